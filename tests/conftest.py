@@ -1,0 +1,32 @@
+"""Fixtures that several areas share: the real embedded server and the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from deploy.embedded import EmbeddedValkey
+    from engine import Engine
+
+SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+    """A Valkey server of this test's own, empty, on a unix socket."""
+    from deploy.embedded import EmbeddedValkey
+
+    with EmbeddedValkey(tmp_path / "valkey", tmp_path / "v.sock") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The real engine on the built-in model, loaded once for the whole run."""
+    from engine import Engine
+
+    return Engine.load("smollm2-135m")
