@@ -21,6 +21,7 @@ class FieldAnswer:
     values: tuple[Value, ...]
     probabilities: tuple[float, ...]
     legal_mass: float
+    prior_used: bool
     expected: float | None = None
 
     @property

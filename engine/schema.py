@@ -155,7 +155,11 @@ def _read_field(name: object, spec: object) -> FieldDefinition:
     if field_type is None:
         raise refuse(f"is missing; it must be one of {', '.join(FIELD_TYPES)}", "type")
     if field_type not in FIELD_TYPES:
-        why = "is open-ended and cannot be answered from a known set; use" if field_type in _OPEN_ENDED else "is unknown; use"
+        why = (
+            "is open-ended and cannot be answered from a known set; use"
+            if field_type in _OPEN_ENDED
+            else "is unknown; use"
+        )
         raise refuse(f"{field_type!r} {why} {', '.join(FIELD_TYPES)}", "type")
     known = cast(FieldType, field_type)
     for key in spec:
@@ -184,7 +188,7 @@ def _field_problems(definition: FieldDefinition) -> Iterator[Problem]:
     if definition.field_type not in FIELD_TYPES:
         yield Problem(("type",), f"{definition.field_type!r} is unknown; use {', '.join(FIELD_TYPES)}")
     elif definition.field_type == "boolean":
-        if definition.choices and list(definition.choices) != [True, False]:
+        if len(definition.choices):
             yield Problem(("choices",), "a boolean takes no choices")
     else:
         key = "levels" if definition.field_type == "score" else "choices"
@@ -194,7 +198,9 @@ def _field_problems(definition: FieldDefinition) -> Iterator[Problem]:
 
 def _choices_problems(choices: object, field_type: FieldType) -> Iterator[Problem]:
     if isinstance(choices, str) or not isinstance(choices, Sequence | Mapping):
-        yield Problem((), "must be a list of strings" + (" or a map of string to description" if field_type == "enum" else ""))
+        yield Problem(
+            (), "must be a list of strings" + (" or a map of string to description" if field_type == "enum" else "")
+        )
         return
     if isinstance(choices, Mapping):
         if field_type == "score":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -22,6 +23,9 @@ class ModelSettings(BaseSettings):
     data_dir: Path = Field(
         default_factory=default_data_dir,
         description="Folder for models, the embedded server's files and logs.",
+    )
+    strategy: Literal["auto", "packed", "broadcast"] = Field(
+        default="auto", description="How trees are evaluated; auto: packed if it agrees with the model, else broadcast."
     )
     pass_tokens: int = Field(
         default=8192, ge=256, description="Most tokens in one forward pass; a larger tree is split by branches."

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from engine.platform import preload_blas
+
+preload_blas()  # before any test module imports mlx
+
 if TYPE_CHECKING:
     from deploy.embedded import EmbeddedValkey
     from engine import Engine

@@ -1,0 +1,31 @@
+"""From edge log-probabilities to one field's probabilities. Plain numpy; imports no mlx."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.request import Scoring
+from engine.value_trie import Floats, ValueTrie
+
+
+def value_scores(trie: ValueTrie, scoring: Scoring, logits: Floats, log_probabilities: Floats) -> Floats:
+    """(values,): the log-score of each value, from the trie's edges (N,)."""
+    return trie.branch_scores(logits) if scoring == "branch" else trie.sequence_scores(log_probabilities)
+
+
+def probabilities(scores: Floats, prior: Floats | None, temperature: float) -> Floats:
+    """(values,): softmax((scores - prior) / temperature).
+
+    With `sequence` scores and their content-free counterparts as the prior this is the domain-conditional pointwise
+    mutual information of Holtzman et al. 2021 ("Surface Form Competition"); with `branch` scores, the contextual
+    calibration of Zhao et al. 2021 ("Calibrate Before Use"). At temperature 1 without a prior, `branch` scores pass
+    through unchanged.
+    """
+    corrected = (scores if prior is None else scores - prior) / temperature
+    weights = np.exp(corrected - corrected.max())
+    return np.asarray(weights / weights.sum())
+
+
+def mean_prior(scores: list[Floats]) -> Floats:
+    """(values,): the prior over several content-free contexts, the mean of their log-scores."""
+    return np.asarray(np.mean(scores, axis=0))
