@@ -17,7 +17,7 @@ class PerTokenRope(Module):
     the batch axis, over which mx.fast.rope accepts an array of offsets. Any other call goes through unchanged."""
 
     def __init__(self, rope: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rope = rope
 
     def __call__(self, x: mx.array, offset: Any = 0, **kwargs: Any) -> mx.array:

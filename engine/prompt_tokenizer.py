@@ -74,6 +74,12 @@ class PromptTokenizer:
             return ""
         return text[: offsets[tokens - 1][1]] if keep == "head" else text[offsets[-tokens][0] :]
 
+    @property
+    def end_tokens(self) -> set[int]:
+        """Tokens that end a turn."""
+        end = self._tokenizer.eos_token_id
+        return set(end) if isinstance(end, list) else {end}
+
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens)))
 
