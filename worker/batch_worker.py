@@ -1,0 +1,305 @@
+"""The batching worker: RQ's loop with claim, start, run and finish of whole batches. One process, no fork.
+
+Claim (claim.py) -> start (executions.py) -> one call of the runner -> finish (executions.py). A call that raises is
+halved until the job that makes it raise stands alone; a call that outlives a job's time-out is interrupted. SIGTERM
+lets the batch end and gives the rest back; a second one gives everything back.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+from uuid import uuid4
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq import Queue, SimpleWorker
+from rq.job import Job as RQJob
+from rq.serializers import JSONSerializer
+from rq.timeouts import JobTimeoutException
+from rq.utils import now
+from structlog import get_logger
+
+from worker import keys, metrics
+from worker.claim import Claims
+from worker.executions import Ended, Executions, Running, outcome_of
+from worker.lease import Lease, StepClock
+from worker.problems import TIMED_OUT, JobProblem, problem_of
+from worker.runner import Answer, Answerer
+from worker.settings import Settings
+
+log = get_logger(__name__)
+
+WAIT_S = 1.0  # one blocking read of an empty queue; SIGTERM is seen after it at the latest
+MAINTENANCE_S = 15
+RECONNECT_S = 0.5
+MAX_RECONNECT_S = 10.0
+
+
+class FunctionRefused(Exception):
+    """RQ tried to import a job's function; Fieldcast's worker never does."""
+
+
+class FieldcastJob(RQJob):
+    """RQ's job, without the power to name any function of any module."""
+
+    @property
+    def func(self) -> Any:
+        raise FunctionRefused("jobs of this queue are data, not code")
+
+
+class BatchWorker(SimpleWorker):
+    """Takes jobs from Redis in batches and has `runner` answer them.
+
+    redis: a connection of its own, without a socket time-out (it blocks). about: published for the API, as the model's
+    description.
+    """
+
+    job_class = FieldcastJob
+
+    def __init__(self, redis: Redis, settings: Settings, runner: Answerer, slot: str, about: dict[str, Any]) -> None:
+        name = f"{slot}.{uuid4().hex}"
+        super().__init__(
+            [Queue(keys.QUEUE, connection=redis, serializer=JSONSerializer, job_class=FieldcastJob)],
+            name=name,
+            connection=redis,
+            serializer=JSONSerializer,
+            job_class=FieldcastJob,
+            log_job_description=False,
+            maintenance_interval=MAINTENANCE_S,
+            worker_ttl=int(settings.lease_s) + 60,
+        )
+        self._settings, self._runner, self._slot = settings, runner, slot
+        lease_s = math.ceil(settings.lease_s)
+        self._claims = Claims(
+            redis,
+            slot,
+            rows=settings.batch_rows,
+            tokens=settings.batch_tokens,
+            window=settings.claim_window,
+            interactive_share=settings.interactive_share,
+        )
+        self._transactions = Executions(redis, FieldcastJob, JSONSerializer, slot, name, lease_s)
+        self._clock = StepClock(settings.hang_grace_s)
+        self._running: dict[str, Running] = {}  # started and not finished; the lease's thread renews them
+        self._started_at = time.time()
+        self._lease = Lease(
+            redis,
+            slot,
+            name,
+            lease_s=settings.lease_s,
+            heartbeat_s=settings.heartbeat_s,
+            describe=lambda: {
+                "info": about,
+                "pid": self.pid,
+                "host": self.hostname,
+                "started_at": self._started_at,
+                "last_step_at": self._clock.last_step_at,
+            },
+            renewals=self._renew,
+            hung=self._clock.is_hung,
+            lost=self._stop,
+        )
+
+    # RQ's loop, in the order in which it calls these
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        """Take the slot, pick up what its last owner left, and only then be seen."""
+        self._install_signal_handlers()  # type: ignore[no-untyped-call]
+        if not self._lease.take(give_up=lambda: self._stop_requested):
+            return
+        given_back = self._claims.give_back()
+        requeued, quarantined = self._transactions.recover([f"{self._slot}."])
+        log.info(
+            "recovered",
+            action="worker_recover",
+            given_back=given_back,
+            requeued=requeued,
+            quarantined=quarantined,
+        )
+        for _ in range(requeued + quarantined):
+            metrics.attempt("lost")
+        super().bootstrap(*args, **kwargs)
+        self._lease.start()
+        metrics.set_worker_up()
+
+    def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
+        """The ids of the next batch. RQ hands on to `execute_job` whatever this returns."""
+        delay_s = RECONNECT_S
+        while not self._stop_requested:
+            try:
+                if self.should_run_maintenance_tasks:
+                    self.run_maintenance_tasks()
+                ids = self._claims.take() or (self._claims.wait(WAIT_S) if timeout is not None else [])
+                self._clock.stepped()
+                metrics.stepped()
+                if ids or timeout is None:
+                    return (ids, self.queues[0]) if ids else None
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                log.warning("redis cannot be reached", action="redis_lost", error=type(error).__name__)
+                time.sleep(delay_s)
+                delay_s = min(2 * delay_s, MAX_RECONNECT_S)
+                self._pick_up_own()
+        return None
+
+    def execute_job(self, ids: Any, queue: Any) -> None:
+        """Start, run and finish one batch."""
+        try:
+            batch = self._transactions.start(ids)
+        except (RedisConnectionError, RedisTimeoutError):
+            log.warning("the batch did not start", action="batch_not_started", jobs=len(ids))
+            self._pick_up_own()  # whether the transaction took place is not known
+            return
+        self._running = {entry.id: entry for entry in batch}
+        log.info("batch started", action="batch_start", jobs=len(batch), first_job_id=ids[0])
+        try:
+            refused = [entry for entry in batch if entry.problem is not None]
+            self._finish([_failed(entry, entry.problem) for entry in refused if entry.problem is not None])
+            self._answer([entry for entry in batch if entry.problem is None])
+        except SystemExit:
+            self._transactions.give_back(self._running.values())
+            log.warning("gave running jobs back", action="batch_given_back", jobs=len(self._running))
+            raise
+        finally:
+            self._running = {}
+            self._clock.end()
+
+    def teardown(self) -> None:
+        """Give claimed jobs back and let the slot go."""
+        metrics.set_worker_up(False)
+        with suppress(RedisError):
+            self._claims.give_back()
+            super().teardown()  # type: ignore[no-untyped-call]
+            self._lease.end()
+
+    def run_maintenance_tasks(self) -> None:
+        """What RQ's would do, and what dead workers of slots that nobody took over have left."""
+        self.last_cleaned_at = now()  # type: ignore[assignment]
+        requeued, quarantined = self._transactions.recover()
+        for slot in map(_text, self.connection.smembers(keys.SLOTS)):
+            if not self.connection.exists(keys.owner(slot)):
+                requeued += self._claims.give_back(slot)
+        for registry in (self.queues[0].finished_job_registry, self.queues[0].failed_job_registry):
+            registry.cleanup()
+        if requeued or quarantined:
+            log.warning("recovered", action="worker_recover", requeued=requeued, quarantined=quarantined)
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """First signal. Only sets a flag: a signal handler that talks to Redis or raises loses jobs (rq #2236)."""
+        self._stop()
+        self._shutdown_requested_date = now()
+        signal.signal(signal.SIGINT, self.request_force_stop)
+        signal.signal(signal.SIGTERM, self.request_force_stop)
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """RQ asks after every job; the lease's thread does it by the clock."""
+        if pipeline is not None:
+            super().heartbeat(timeout, pipeline)
+
+    def subscribe(self) -> None:
+        """No commands are taken over pub/sub: cancelling goes through the job's status."""
+
+    # One batch
+
+    def _answer(self, batch: Sequence[Running]) -> None:
+        """Answer and finish `batch`, whatever its jobs do to the runner."""
+        if not batch:
+            return
+        late = [entry for entry in batch if time.monotonic() >= entry.deadline]
+        if late:
+            self._finish([_failed(entry, TIMED_OUT) for entry in late])
+            self._answer([entry for entry in batch if entry not in late])
+            return
+        deadline = min(entry.deadline for entry in batch)
+        self._clock.begin(deadline)
+        try:
+            seconds = -1 if deadline == math.inf else max(1, math.ceil(deadline - time.monotonic()))
+            with self.death_penalty_class(seconds, JobTimeoutException):
+                answers = self._runner.answer([entry.question for entry in batch if entry.question is not None])
+        except JobTimeoutException:
+            log.warning("a batch was interrupted", action="batch_timeout", jobs=len(batch))
+            self._runner.reset()
+            self._answer(batch)  # now some of it is late
+            return
+        except Exception as error:
+            self._runner.reset()
+            log.error("a batch failed", action="batch_error", jobs=len(batch), error=type(error).__name__)
+            if len(batch) == 1:
+                self._finish([_failed(batch[0], problem_of(error))])
+            else:
+                half = len(batch) // 2
+                self._answer(batch[:half])
+                self._answer(batch[half:])
+            return
+        self._clock.end()
+        self._finish([_ended(entry, answer, len(batch)) for entry, answer in zip(batch, answers, strict=True)])
+        if stats := next((a.stats for a in answers if a.stats is not None), None):
+            metrics.observe_batch(stats)
+            log.info(
+                "batch ended", action="batch_end", jobs=len(batch), passes=stats.passes, tokens=stats.computed_tokens
+            )
+
+    def _finish(self, ended: Sequence[Ended]) -> None:
+        """Store ends; waits for Redis to come back as long as nobody wants the process to stop."""
+        delay_s = RECONNECT_S
+        while ended:
+            try:
+                stored = self._transactions.finish(ended)
+                break
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                if self._stop_requested:
+                    raise
+                log.warning("redis cannot be reached", action="redis_lost", error=type(error).__name__)
+                time.sleep(delay_s)
+                delay_s = min(2 * delay_s, MAX_RECONNECT_S)
+        else:
+            return
+        for entry in ended:
+            self._running.pop(entry.running.id, None)
+            if entry in stored:
+                _observe(entry)
+            else:
+                metrics.attempt("cancelled")
+
+    def _pick_up_own(self) -> None:
+        """After a lost connection, with nothing in flight: what this worker claimed or started goes back."""
+        with suppress(RedisError):
+            self._claims.give_back()
+            self._transactions.recover([self.name], count=False)
+
+    def _renew(self, pipeline: Any) -> None:
+        self._transactions.renew(list(self._running.values()), pipeline)
+        super().heartbeat(self.worker_ttl, pipeline)
+
+    def _stop(self) -> None:
+        self._stop_requested = True
+
+
+def _failed(entry: Running, problem: JobProblem) -> Ended:
+    return outcome_of(entry, Answer(None, problem), 1, None)
+
+
+def _ended(entry: Running, answer: Answer, jobs: int) -> Ended:
+    return outcome_of(entry, answer, jobs, entry.meta.get("min_confidence"))
+
+
+def _observe(entry: Ended) -> None:
+    preset = entry.running.meta.get("preset")
+    fields = ((entry.value.get("result") or {}).get("parsed_json") or {}).values()
+    confidences = [field["prob"] for field in fields]
+    timings = entry.value.get("timings")
+    metrics.observe_finished(preset, entry.status, timings, confidences, len(entry.value.get("review", ())))
+    timed_out = (entry.value.get("error") or {}).get("type") == TIMED_OUT.type
+    metrics.attempt("timed_out" if timed_out else entry.status)
+    log.info("job ended", action="job_end", job_id=entry.running.id, status=entry.status, timings=timings)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

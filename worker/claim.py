@@ -1,0 +1,139 @@
+"""Taking jobs from the queue, and giving them back: one atomic step each, as Lua on the server. Imports keys only.
+
+A batch is filled like this, while the row limit and the token budget allow: the next job in turn, then those of the
+first `window` entries that share its context (their ids begin alike), then the next job in turn, and so on. In turn is
+the oldest interactive job, but after `interactive_share` of those the oldest bulk job if one waits. A job that was
+running when a worker died runs alone, and so does an id that Fieldcast did not make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis import Redis
+from rq.utils import as_text
+
+from worker import keys
+
+# KEYS: queue, claimed, costs, crashes, bypassed. ARGV: rows, tokens, window, interactive share, leader (or '').
+# A leader is a job that is in the claimed list already (BLMOVE put it there).
+CLAIM = """
+local queue, claimed, costs, crashes, bypassed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local rows, tokens, window, share = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local leader = ARGV[5]
+local ids = redis.call('LRANGE', queue, 0, window - 1)
+local taken, out, spent = {}, {}, 0
+
+local function ours(id) return #id == 49 and string.sub(id, 17, 17) == '-' end
+local function alone(id) return not ours(id) or redis.call('HEXISTS', crashes, id) == 1 end
+local function cost(id)
+  local found = redis.call('HGET', costs, id)
+  if not found then return 0, 0, 'bulk' end
+  local context, schema, lane = string.match(found, '^(%d+),(%d+),(%a+)$')
+  return tonumber(context), tonumber(schema), lane
+end
+local function take(i, tokens_of)
+  redis.call('LREM', queue, 1, ids[i])  -- ends at the first hit: costs the position, not the length
+  redis.call('RPUSH', claimed, ids[i])
+  out[#out + 1] = ids[i]
+  taken[i] = true
+  spent = spent + tokens_of
+end
+local function in_turn()  -- the index of the next job, and whether it goes past a waiting bulk job
+  local interactive, bulk = nil, nil
+  for i = 1, #ids do
+    if not taken[i] then
+      local _, _, lane = cost(ids[i])
+      if lane == 'interactive' then interactive = i else bulk = i; break end
+    end
+  end
+  if interactive and bulk and tonumber(redis.call('GET', bypassed) or '0') >= share then return bulk, false end
+  if interactive then return interactive, bulk ~= nil end
+  return bulk, false
+end
+local function siblings(id)
+  if not ours(id) then return end
+  local context = string.sub(id, 1, 17)
+  for i = 1, #ids do
+    if #out >= rows then return end
+    if not taken[i] and string.sub(ids[i], 1, 17) == context and not alone(ids[i]) then
+      local _, schema = cost(ids[i])
+      if spent + schema <= tokens then take(i, schema) end
+    end
+  end
+end
+
+if leader ~= '' then
+  out[1] = leader
+  local context, schema = cost(leader)
+  spent = context + schema
+  if alone(leader) then return out end
+  siblings(leader)
+end
+while #out < rows do
+  local i, passes = in_turn()
+  if not i then break end
+  local id = ids[i]
+  local context, schema = cost(id)
+  local by_itself = alone(id)
+  if #out > 0 and (by_itself or spent + context + schema > tokens) then break end
+  if passes then redis.call('INCR', bypassed) else redis.call('DEL', bypassed) end
+  take(i, context + schema)
+  if by_itself then break end
+  siblings(id)
+end
+return out
+"""
+
+# KEYS: queue, claimed. ARGV: job key prefix. Gives claimed jobs that never started back to the queue's front, in order.
+GIVE_BACK = """
+local count = 0
+while true do
+  local id = redis.call('RPOP', KEYS[2])
+  if not id then return count end
+  if redis.call('HGET', ARGV[1] .. id, 'status') == 'queued' then
+    redis.call('LPUSH', KEYS[1], id)
+    count = count + 1
+  end
+end
+"""
+
+# KEYS: owner. ARGV: us, lease in milliseconds, the dead owner that we saw (or ''). 1: the slot is ours.
+TAKE_SLOT = """
+local owner = redis.call('GET', KEYS[1])
+if not owner or owner == ARGV[1] or owner == ARGV[3] then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return 1
+end
+return 0
+"""
+
+
+class Claims:
+    """The queue as one worker slot takes from it."""
+
+    def __init__(self, redis: Redis, slot: str, *, rows: int, tokens: int, window: int, interactive_share: int) -> None:
+        self._redis = redis
+        self._claimed = keys.claimed(slot)
+        self._limits = (rows, tokens, window, interactive_share)
+        self._claim = redis.register_script(CLAIM)
+        self._give_back = redis.register_script(GIVE_BACK)
+
+    def take(self, leader: str = "") -> list[str]:
+        """Ids of a batch, now in this slot's claimed list; empty when nothing waits."""
+        taken: Sequence[Any] = self._claim(
+            keys=[keys.QUEUE_LIST, self._claimed, keys.COSTS, keys.CRASHES, keys.BYPASSED],
+            args=[*self._limits, leader],
+        )
+        return [as_text(job_id) for job_id in taken]
+
+    def wait(self, timeout_s: float) -> list[str]:
+        """As `take`, but waits for a job when the queue is empty. Meant for an empty queue: it takes the head."""
+        leader = self._redis.blmove(keys.QUEUE_LIST, self._claimed, timeout_s)  # type: ignore[arg-type]
+        return self.take(as_text(leader)) if leader else []
+
+    def give_back(self, slot: str | None = None) -> int:
+        """Put this slot's (or another, dead slot's) claimed jobs back to the queue's front. How many there were."""
+        claimed = self._claimed if slot is None else keys.claimed(slot)
+        return int(self._give_back(keys=[keys.QUEUE_LIST, claimed], args=[keys.job("")]))

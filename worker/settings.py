@@ -1,0 +1,76 @@
+"""All settings of Fieldcast, read from the environment with the prefix FIELDCAST_ (`fieldcast config` prints them)."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+
+from engine.settings import ModelSettings
+
+MAX_SOCKET_PATH_BYTES = 100  # macOS allows 104 with the final zero byte
+
+
+class Settings(ModelSettings):
+    """The model's settings and the service's. Seconds end in `_s`, bytes in `_bytes`, MiB in `_mb`."""
+
+    redis_url: str | None = Field(
+        default=None, description="Redis or Valkey to use (redis://, rediss://, unix://); none: the embedded server."
+    )
+    host: str = Field(default="127.0.0.1", description="Address that the API and the metrics ports listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port of the API; 0: any free one.")
+    worker_metrics_port: int = Field(default=9101, ge=0, le=65535, description="Port of the worker's /metrics.")
+    webhooks_metrics_port: int = Field(
+        default=9102, ge=0, le=65535, description="Port of the webhook sender's /metrics."
+    )
+    worker_slot: str = Field(
+        default="", description="Name of this worker's slot, unique per Redis; empty: the host's name."
+    )
+    batch_rows: int = Field(default=32, ge=1, le=1024, description="Most jobs in one batch.")
+    batch_tokens: int = Field(
+        default=6000, ge=1, description="Estimated tokens that a batch may hold; its first job is always taken."
+    )
+    claim_window: int = Field(
+        default=2000, ge=1, description="Queue entries from the front that are searched for jobs with the same context."
+    )
+    lease_s: float = Field(default=30, gt=0, description="Seconds until a silent worker's jobs count as abandoned.")
+    heartbeat_s: float = Field(default=5, gt=0, description="Seconds between two renewals of the lease.")
+    hang_grace_s: float = Field(
+        default=30, gt=0, description="Seconds past its time-out until a step that never returns ends the process."
+    )
+    interactive_share: int = Field(
+        default=3,
+        ge=1,
+        description="Interactive jobs that may pass the queue's front for each bulk job that waits there.",
+    )
+    max_body_bytes: int = Field(default=2_000_000, ge=1, description="Largest request body.")
+    max_wait_s: int = Field(default=60, ge=0, description="Longest time that `Prefer: wait` holds an answer.")
+    result_ttl_s: int = Field(default=86_400, ge=1, description="Seconds that a finished job and its result are kept.")
+    webhook_secret: SecretStr | None = Field(
+        default=None, description="whsec_ key that signs webhooks of jobs that bring none of their own."
+    )
+    webhook_allow_http: bool = Field(default=False, description="Allow plain http webhook URLs.")
+    webhook_allowed_ports: tuple[int, ...] = Field(default=(443,), description="Ports that webhook URLs may use.")
+    webhook_allowed_private_hosts: tuple[str, ...] = Field(
+        default=(), description="Host names that webhooks may reach although their addresses are private."
+    )
+    webhook_timeout_s: float = Field(default=15, gt=0, description="Longest time of one webhook attempt.")
+    webhook_retry_delays_s: tuple[float, ...] = Field(
+        default=(5, 300, 1800, 7200, 18000, 36000, 36000), description="Waits before each retry of a webhook."
+    )
+
+    @property
+    def socket_path(self) -> Path:
+        """The embedded server's unix socket: in the data folder, or in the temporary one when that path is too long."""
+        path = self.data_dir / "valkey.sock"
+        if len(str(path.absolute()).encode()) <= MAX_SOCKET_PATH_BYTES:
+            return path
+        digest = hashlib.sha256(str(self.data_dir.absolute()).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"fieldcast-{digest}.sock"
+
+    @property
+    def connection_url(self) -> str:
+        """Where Redis is."""
+        return self.redis_url or f"unix://{self.socket_path.absolute()}"

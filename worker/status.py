@@ -1,0 +1,59 @@
+"""What is running and what waits, read from Redis. Imports no mlx."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from redis.asyncio import Redis
+from rq.utils import as_text
+
+from worker import keys
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """A live worker. `info` is its engine's `ModelInfo` as a dict; times are Unix seconds."""
+
+    slot: str
+    info: dict[str, Any]
+    pid: int
+    host: str
+    started_at: float
+    last_step_at: float
+
+
+@dataclass(frozen=True)
+class QueueDepth:
+    """Jobs that wait, jobs that run, and how long the oldest waiting one has (seconds; None: none waits)."""
+
+    queued: int
+    in_progress: int
+    oldest_age_s: float | None
+
+
+async def workers(redis: Redis) -> list[WorkerStatus]:
+    """Workers whose lease has not run out."""
+    slots = sorted(as_text(slot) for slot in await redis.smembers(keys.SLOTS))
+    found = await redis.mget([keys.worker(slot) for slot in slots]) if slots else []
+    return [WorkerStatus(slot=slot, **json.loads(raw)) for slot, raw in zip(slots, found, strict=True) if raw]
+
+
+async def queue_depth(redis: Redis) -> QueueDepth:
+    """From the queue's ends: bulk jobs are in order of arrival behind the interactive ones."""
+    async with redis.pipeline(transaction=True) as pipeline:
+        pipeline.llen(keys.QUEUE_LIST)
+        pipeline.zcard(keys.STARTED)
+        pipeline.lrange(keys.QUEUE_LIST, 0, FRONT - 1)
+        queued, in_progress, front = await pipeline.execute()
+        for job_id in front:
+            pipeline.hget(keys.job(job_id.decode()), "enqueued_at")
+        times = [t for t in await pipeline.execute() if t] if front else []
+    oldest = min((datetime.fromisoformat(t.decode()).timestamp() for t in times), default=None)
+    return QueueDepth(queued, in_progress, None if oldest is None else max(0.0, time.time() - oldest))
+
+
+FRONT = 64  # entries in which the oldest waiting job is looked for
