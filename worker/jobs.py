@@ -152,7 +152,7 @@ async def submit(redis: Redis, spec: JobSpec) -> Job:
             pipeline.rpush(keys.QUEUE_LIST, job_id)
         pipeline.execute_command("LPOS", keys.QUEUE_LIST, job_id)
         replies = await pipeline.execute()
-    stored = {k.encode(): v for k, v in record.to_dict().items()}
+    stored = {k.encode(): v for k, v in record.to_dict().items()} | {b"status": JobStatus.QUEUED.value}
     return _read(job_id, stored, [], replies[-1])
 
 
