@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import FieldcastError, SchemaError
+from engine.errors import ContextTooLong, FieldcastError, InvalidContext, OptionsError, SchemaError
 from engine.request import Options, Request
 from engine.result import Result
 from engine.schema import FieldDefinition, StructuredSchema
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from engine.generate import run_parallel_generation, stream_naive_generation
 
 __all__ = [
+    "ContextTooLong",
     "Engine",
     "FieldDefinition",
     "FieldcastError",
+    "InvalidContext",
     "Options",
+    "OptionsError",
     "Request",
     "Result",
     "SchemaError",

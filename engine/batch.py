@@ -64,7 +64,8 @@ class PlantedField:
 
     def scores(self) -> Floats:
         """(values,): log-scores without prior or temperature."""
-        assert self.logits is not None and self.log_probabilities is not None
+        assert self.logits is not None
+        assert self.log_probabilities is not None
         return value_scores(self.prompt.trie, self.scoring, self.logits, self.log_probabilities)
 
     def legal_mass(self) -> float:

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import sys
+from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -142,7 +143,7 @@ def report(result: dict[str, Any]) -> str:
             )
         lines.append(
             f"    parallel  {figures['parallel_ms']:9.1f} ms  {figures['tree_tokens']:6.0f} tokens computed, "
-            f"{figures['cached_tokens']:.0f} cached  {figures['passes']:3.0f} pass{'es' if figures['passes'] != 1 else ''}"
+            f"{figures['cached_tokens']:.0f} cached  passes: {figures['passes']:.0f}"
         )
         match = ", ".join(f"{side} {'yes' if ok else 'no'}" for side, ok in sorted(figures["schema_match"].items()))
         if "speedup" in figures:
@@ -158,6 +159,7 @@ def machine() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
+        "mlx": metadata.version("mlx"),
     }
 
 

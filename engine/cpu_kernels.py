@@ -97,7 +97,7 @@ def _blocked(q: mx.array, k: mx.array, v: mx.array, scale: float, blocks: list[A
 
 
 def _attend(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> mx.array:
-    """q (kv heads, group, rows, dim), scaled for exp2; k, v (kv heads, keys, dim). Normalises after the product with v."""
+    """q (kv heads, group, rows, dim), scaled for exp2; k, v (kv heads, keys, dim)."""
     heads, group, rows, dim = q.shape
     scores = q.reshape(heads, group * rows, dim) @ k.swapaxes(-1, -2)
     scores = scores.reshape(heads, group, rows, -1) + mask

@@ -48,6 +48,6 @@ def stream_naive_generation(
     """Have the same model write the JSON token by token, as a client without Fieldcast would; greedy.
 
     Yields `{"type": "token", "token": text}` and at the end `{"type": "done", "result": {...}}` with the timings, the
-    text, and what is missing, made up or not allowed in it. max_tokens: None: twice what the longest valid answer takes.
+    text, and what is missing, made up or not allowed in it. max_tokens: None: twice what the longest answer takes.
     """
     yield from baseline.stream(engine or default_engine(), context, schema, max_tokens)

@@ -23,7 +23,7 @@ _USER = "\x02user\x03"  # stands in for the user message while the chat template
 class ChatTurn:
     """The chat template around one system and one user message, cut at the messages and at special tokens.
 
-    The token order is: `opening` | text(`before_user` + user message + `after_user`) | `middle` | text(`before_answer` + answer).
+    In order: `opening` | text(`before_user` + user message + `after_user`) | `middle` | text(`before_answer` + answer).
     """
 
     opening: tuple[int, ...]

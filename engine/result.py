@@ -1,4 +1,4 @@
-"""What the engine answers: `Result`, in the shape of the public contract. Plain Python; imports neither mlx nor numpy."""
+"""What the engine answers: `Result`, in the public contract's shape. Plain Python; imports neither mlx nor numpy."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class FieldDefinition:
 class StructuredSchema(Mapping[str, FieldDefinition]):
     """An ordered set of fields, 1 to 400 of them.
 
-    `definition` maps each name to its dict form, such as `{"type": "enum", "choices": ["a", "b"], "description": "..."}`,
-    or to a `FieldDefinition` of the same name. Raises `SchemaError` naming every field that breaks a rule.
+    `definition` maps each name to its dict form, such as `{"type": "enum", "choices": ["a", "b"]}`, or to a
+    `FieldDefinition` of the same name. Raises `SchemaError` naming every field that breaks a rule.
     """
 
     def __init__(self, definition: Mapping[str, Mapping[str, Any] | FieldDefinition]) -> None:

@@ -49,7 +49,7 @@ def choose(
     tokenizer: PromptTokenizer,
     wanted: Literal["auto", "packed", "broadcast"] = "auto",
 ) -> tuple[Strategy, StrategyCheck]:
-    """The strategy to use and the check's figures. Raises `ModelUnsupported` when none (or not the wanted one) agrees."""
+    """The strategy to use and the check's figures. Raises `ModelUnsupported` when none that is wanted agrees."""
     expected, dtype, vocabulary = _plain(model, tokenizer)
     tolerance = TOLERANCE.get(dtype, TOLERANCE[mx.bfloat16])
     packed = PackedStrategy(model, prefix_cache, pass_tokens)
