@@ -1,0 +1,1 @@
+"""The HTTP front end: validates, enqueues, waits. Never imports mlx nor numpy."""

@@ -1,0 +1,62 @@
+"""The ASGI application. Imports the API's parts; neither mlx nor numpy comes in by any of them (a test looks)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+
+from api import metrics, openapi, problems
+from api.connection import connect
+from api.guard import Guard, is_local
+from api.routes import health, jobs, models, presets
+from api.waiting import JobWaiter
+from engine.version import __version__
+from worker.settings import Settings
+
+DESCRIPTION = (
+    "Answers typed questions about documents: every field at once, with a probability for every allowed value."
+)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The service for `settings`. Needs its lifespan to run; Redis may come up later than it."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        redis = connect(settings)
+        app.state.redis = redis
+        app.state.waiter = JobWaiter(redis)
+        listener = asyncio.create_task(app.state.waiter.listen())
+        try:
+            yield
+        finally:
+            listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await listener
+            await redis.aclose()
+
+    app = FastAPI(
+        title="Fieldcast",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load their scripts from another site
+        redoc_url=None,
+    )
+    app.state.settings = settings
+    problems.install(app)
+    for routes in (jobs, models, presets, health):
+        app.include_router(routes.router)
+    openapi.install(app)
+    # The middleware added last is the outermost: metrics count what the guard refuses, too.
+    app.add_middleware(Guard, loopback_only=is_local(settings.host))
+    metrics.install(app, settings)
+    return app
+
+
+def create_app_from_env() -> FastAPI:
+    """For `uvicorn --factory api.app:create_app_from_env`."""
+    return create_app(Settings())

@@ -1,0 +1,39 @@
+"""The OpenAPI document: FastAPI's, plus the shapes that routes read and write by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from api.job_request import JobRequest
+from api.problems import ProblemBody
+
+_REF = "#/components/schemas/{model}"
+
+
+def body_of(model: str) -> dict[str, Any]:
+    """`openapi_extra=` for a route whose JSON body is `model`, one of those that `install` adds."""
+    content = {"application/json": {"schema": {"$ref": _REF.format(model=model)}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def install(app: FastAPI) -> None:
+    """Replaces `app.openapi`; the document is built once, at its first use."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            _, shapes = models_json_schema(
+                [(JobRequest, "validation"), (ProblemBody, "serialization")], by_alias=True, ref_template=_REF
+            )
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(shapes["$defs"])
+            for name in ("HTTPValidationError", "ValidationError"):  # errors are problems here
+                schemas.pop(name, None)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]

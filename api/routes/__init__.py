@@ -1,0 +1,1 @@
+"""The HTTP routes, one file per resource. Each file has a `router`; api/app.py includes them all."""

@@ -1,0 +1,107 @@
+"""`/v1/jobs`: submit, look, wait, cancel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from structlog import get_logger
+
+from api import metrics
+from api.body import read_model
+from api.job_body import JobBody
+from api.job_request import JobRequest
+from api.openapi import body_of
+from api.prefer import wait_seconds
+from api.problems import ProblemError, openapi_responses
+from api.state import RedisState, SettingsState, WaiterState
+from api.waiting import has_ended
+from worker import jobs
+from worker.jobs import Job
+
+log = get_logger(__name__)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+RETRY_AFTER_S = 1  # told to clients that poll
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=JobBody,
+    summary="Ask about a document",
+    responses=openapi_responses(400, 403, 413, 415, 422, 503),
+    openapi_extra=body_of("JobRequest"),
+)
+async def submit(request: Request, redis: RedisState, settings: SettingsState) -> Response:
+    """Takes the job and answers at once. Follow `Location`, or ask for a webhook."""
+    try:
+        body = await read_model(request, JobRequest, settings.max_body_bytes)
+        spec = body.spec(settings)
+    except ProblemError as problem:
+        metrics.rejected(problem.type)
+        raise
+    job = await jobs.submit(redis, spec)
+    metrics.submitted(spec.preset)
+    log.info("job submitted", action="submit_job", job_id=job.id, preset=spec.preset, lane=spec.lane)
+    return _answer(request, job, status=202)
+
+
+@router.get(
+    "/{job_id}",
+    summary="A job and, once it has ended, its result",
+    response_model=JobBody,
+    responses=openapi_responses(404, 503),
+)
+async def fetch(
+    job_id: str, request: Request, redis: RedisState, waiter: WaiterState, settings: SettingsState
+) -> Response:
+    """With `Prefer: wait=N` the answer is held until the job has ended, at most N seconds; then 202 if it has not."""
+    wait_s = wait_seconds(request.headers.getlist("prefer"), settings.max_wait_s)
+    if wait_s is None:
+        job = await jobs.fetch(redis, job_id)
+        return _answer(request, _found(job))
+    job = _found(await waiter.wait(job_id, wait_s, request.is_disconnected))
+    answer = _answer(request, job, status=200 if has_ended(job) else 202)
+    answer.headers["Preference-Applied"] = f"wait={wait_s}"
+    return answer
+
+
+@router.post(
+    "/{job_id}/cancel", summary="Cancel a job", response_model=JobBody, responses=openapi_responses(403, 404, 503)
+)
+async def cancel(job_id: str, request: Request, redis: RedisState) -> Response:
+    """Takes effect before the job's next pass. A job that has ended stays as it is, so this may be repeated."""
+    job = _found(await jobs.cancel(redis, job_id))
+    log.info("job cancelled", action="cancel_job", job_id=job.id, status=job.status)
+    return _answer(request, job)
+
+
+def _found(job: Job | None) -> Job:
+    if job is None:
+        raise ProblemError(404, "job_not_found", "there is no such job, or its result has expired")
+    return job
+
+
+def _answer(request: Request, job: Job, status: int = 200) -> Response:
+    body = _encode(job.to_dict())
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    if not has_ended(job):
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if request.method == "POST" and status == 202:
+        headers["Location"] = f"/v1/jobs/{job.id}"
+    if request.method == "GET" and _matches(request.headers.getlist("if-none-match"), etag):
+        return Response(status_code=304, headers=headers)
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+def _encode(shape: dict[str, Any]) -> bytes:
+    return json.dumps(shape, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _matches(headers: list[str], etag: str) -> bool:
+    tags = [tag.strip().removeprefix("W/") for header in headers for tag in header.split(",")]
+    return etag in tags or "*" in tags

@@ -1,0 +1,28 @@
+"""What every route may ask of the running application, as typed FastAPI dependencies."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+from redis.asyncio import Redis
+
+from api.waiting import JobWaiter
+from worker.settings import Settings
+
+
+async def _settings(request: Request) -> Settings:
+    return cast(Settings, request.app.state.settings)
+
+
+async def _redis(request: Request) -> Redis:
+    return cast(Redis, request.app.state.redis)
+
+
+async def _waiter(request: Request) -> JobWaiter:
+    return cast(JobWaiter, request.app.state.waiter)
+
+
+SettingsState = Annotated[Settings, Depends(_settings)]
+RedisState = Annotated[Redis, Depends(_redis)]
+WaiterState = Annotated[JobWaiter, Depends(_waiter)]
