@@ -1,0 +1,64 @@
+"""The entry of each part's own process: `fieldcast api | worker | webhooks`. Imports a part only when it is the one."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from deploy import lifeline, logs
+from deploy.listening import check_loopback, listen
+
+if TYPE_CHECKING:
+    from worker.settings import Settings
+
+API_DRAIN_S = 10  # requests that still wait then are broken off
+
+
+def api(settings: Settings, listen_fd: int | None = None) -> int:
+    """Serves HTTP until SIGTERM or SIGINT. `listen_fd`: a socket that already listens, from the supervisor."""
+    if listen_fd is None:
+        listening = listen(settings.host, settings.port, "FIELDCAST_PORT or --port")
+    else:
+        check_loopback(settings.host)
+        listening = socket.socket(fileno=listen_fd)
+    _begin()
+    import uvicorn
+
+    from api.app import create_app
+
+    # uvicorn raises the signal again after its drain; having drained is not a failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    config = uvicorn.Config(
+        create_app(settings),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=API_DRAIN_S,
+    )
+    server = uvicorn.Server(config)
+    with listening:
+        server.run(sockets=[listening])
+    return 0 if server.started else 1
+
+
+def worker(settings: Settings) -> int:
+    """Answers jobs until SIGTERM or SIGINT."""
+    from worker.main import main
+
+    _begin()
+    return main(settings)
+
+
+def webhooks(settings: Settings) -> int:
+    """Sends webhooks until SIGTERM or SIGINT."""
+    from worker.webhooks import main
+
+    _begin()
+    return main(settings)
+
+
+def _begin() -> None:
+    logs.configure()
+    lifeline.hold()

@@ -1,0 +1,95 @@
+"""`fieldcast run`: one document answered in this process. Imports the engine, and with it mlx, only to answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import presets
+from deploy import show
+from engine.errors import FieldcastError, OptionsError, SchemaError
+from engine.request import Options, Request
+from engine.schema import StructuredSchema
+from engine.settings import ModelSettings
+
+
+class BadInput(FieldcastError):
+    """What the command line names cannot be used."""
+
+    type = "bad_input"
+
+
+def read_request(
+    preset: str | None, schema_path: Path | None, context: str | None, options: Mapping[str, Any]
+) -> Request:
+    """From the command line's words. Raises BadInput."""
+    if (preset is None) == (schema_path is None):
+        raise BadInput("give exactly one of --preset NAME and --schema FILE")
+    sample: str | None = None
+    try:
+        if preset is not None:
+            loaded = presets.load(preset)
+            schema, sample = loaded.schema, loaded.samples[0]
+        else:
+            assert schema_path is not None
+            schema = _read_schema(schema_path)
+        return Request(_read_context(context, sample), schema, Options(**options))
+    except (presets.UnknownPreset, OptionsError) as error:
+        raise BadInput(str(error)) from None
+
+
+def run(request: Request, settings: ModelSettings, *, as_json: bool) -> int:
+    """Prints the answers; returns the exit code."""
+    from engine.engine import Engine
+
+    engine = Engine.load(settings.model, settings=settings, progress=show.say)
+    outcome = engine.run([request])[0]
+    if isinstance(outcome, FieldcastError):
+        raise outcome
+    result = outcome.to_dict()
+    if as_json:
+        show.print_json(result)
+    else:
+        count = len(request.schema.fields)
+        show.answered(result, f"{count} field{'' if count == 1 else 's'}")
+    return 0
+
+
+def _read_schema(path: Path) -> StructuredSchema:
+    try:
+        definition = json.loads(_text(path.read_bytes(), str(path)))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{path} is not JSON: {error}") from None
+    try:
+        return StructuredSchema(definition)
+    except SchemaError as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def _read_context(context: str | None, sample: str | None) -> str:
+    if context is None and sys.stdin.isatty():
+        if sample is None:
+            raise BadInput("give the document with --context FILE, or --context - to type it")
+        show.say("no --context: answering the preset's first sample")
+        return sample
+    if context is None or context == "-":
+        return _text(sys.stdin.buffer.read(), "standard input")
+    try:
+        return _text(Path(context).read_bytes(), context)
+    except OSError as error:
+        raise BadInput(f"cannot read {context}: {error.strerror}") from None
+
+
+def _text(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{source} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    if not text.strip():
+        raise BadInput(f"{source} is empty")
+    return text

@@ -1,0 +1,143 @@
+"""From the job's end to the receiver's door, with every part a process of its own: worker, sender, receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.asyncio import Redis
+from standardwebhooks import Webhook as Signer
+from webhook_receiver import SECRET, Receiver, until
+
+from engine import Options, StructuredSchema
+from worker.deliveries import enqueue, pending
+from worker.jobs import JobSpec, Webhook, submit
+
+if TYPE_CHECKING:
+    from deploy.embedded import EmbeddedValkey
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = StructuredSchema({"urgent": {"type": "boolean", "description": "Is it urgent?"}})
+RUN = "import sys; from worker.{} import main; from worker.settings import Settings; sys.exit(main(Settings()))"
+# The lease is 30 s longer than an attempt may last; a test does not wait for that.
+RUN_SENDER = "import worker.webhooks; worker.webhooks.LEASE_MARGIN_S = 0.5;" + RUN.format("webhooks")
+
+
+@pytest.fixture
+def start(valkey: EmbeddedValkey) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a part as its own process against the test's server; ends what still runs."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(code: str, receiver: Receiver, **settings: Any) -> subprocess.Popen[bytes]:
+        given = {
+            "redis_url": valkey.url,
+            "worker_metrics_port": 0,
+            "webhooks_metrics_port": 0,
+            "webhook_allow_http": True,
+            "webhook_allowed_private_hosts": json.dumps(["127.0.0.1"]),
+            "webhook_allowed_ports": json.dumps([receiver.port]),
+            "webhook_retry_delays_s": json.dumps([0.05] * 7),
+            **settings,
+        }
+        environment = {**os.environ, **{f"FIELDCAST_{k.upper()}": str(v) for k, v in given.items()}}
+        started.append(subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    for process in started:
+        process.wait(30)
+
+
+def spec(context: str, webhook: Webhook | None) -> JobSpec:
+    return JobSpec(
+        context=context,
+        schema=SCHEMA,
+        preset=None,
+        options=Options(),
+        min_confidence=None,
+        lane="bulk",
+        timeout_s=60,
+        result_ttl_s=3600,
+        metadata={"ticket": "7"},
+        webhook=webhook,
+    )
+
+
+def test_a_completed_and_a_failed_job_are_announced_and_retried(
+    start: Callable[..., Any], start_receiver: Callable[..., Receiver], valkey: EmbeddedValkey
+) -> None:
+    receiver = start_receiver(500, 500, 200)
+
+    async def scenario() -> None:
+        start(RUN.format("main"), receiver)
+        sender = start(RUN.format("webhooks"), receiver)
+        webhook = Webhook(url=receiver.url(), events=("job.completed", "job.failed"), secret=SECRET)
+        quiet = Webhook(url=receiver.url(path="/quiet"), events=("job.failed",), secret=SECRET)
+        async with Redis.from_url(valkey.url) as redis:
+            completed = await submit(redis, spec("The server room is on fire.", webhook))
+            failed = await submit(redis, spec("fire " * 30000, webhook))
+            await submit(redis, spec("All is well.", quiet))  # completes, and asked to hear of failure only
+            await until(lambda: len(receiver.received) == 4, deadline_s=120)
+            await until(lambda: idle(redis))
+        events: dict[str, list[Any]] = {}
+        for request in receiver.received:
+            assert request.path == "/hook"
+            event = Signer(SECRET).verify(request.body, request.headers)
+            events.setdefault(request.headers["webhook-id"], []).append(event)
+        assert sum(len(attempts) for attempts in events.values()) == 4  # two were answered 500, and came again
+        assert all(attempt == attempts[0] for attempts in events.values() for attempt in attempts)
+        told = {attempts[0]["data"]["id"]: attempts[0] for attempts in events.values()}
+        assert set(told) == {completed.id, failed.id}
+        job = told[completed.id]
+        assert job["type"] == "job.completed"
+        assert job["data"]["status"] == "completed"
+        assert job["data"]["result"]["json"]["urgent"] in (True, False)
+        assert job["data"]["metadata"] == {"ticket": "7"}
+        job = told[failed.id]
+        assert job["type"] == "job.failed"
+        assert job["data"]["status"] == "failed"
+        assert job["data"]["error"]["type"] == "context_too_long"
+        sender.send_signal(signal.SIGTERM)
+        assert sender.wait(10) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_sender_loses_nothing(
+    start: Callable[..., Any], start_receiver: Callable[..., Receiver], valkey: EmbeddedValkey
+) -> None:
+    receiver = start_receiver(*["hang"] * 5, 200)
+
+    async def scenario() -> None:
+        async with Redis.from_url(valkey.url) as redis:
+            jobs = [await submit(redis, spec("The server room is on fire.", None)) for _ in range(5)]
+            for job in jobs:
+                async with redis.pipeline(transaction=True) as pipeline:
+                    enqueue(pipeline, job.id, "job.completed", receiver.url(), SECRET)
+                    await pipeline.execute()
+            sender = start(RUN_SENDER, receiver, webhook_timeout_s=1)
+            await until(lambda: len(receiver.received) == 5, deadline_s=30)  # all five are under way, unanswered
+            sender.kill()
+            sender.wait()
+            assert await pending(redis) == 5
+            start(RUN_SENDER, receiver, webhook_timeout_s=1)
+            await until(lambda: idle(redis), deadline_s=30)
+        first, second = receiver.received[:5], receiver.received[5:]
+        assert {r.headers["webhook-id"] for r in first} == {r.headers["webhook-id"] for r in second}
+        assert len(second) == 5
+
+    asyncio.run(scenario())
+
+
+async def idle(redis: Redis) -> bool:
+    return await pending(redis) == 0
