@@ -1,0 +1,85 @@
+"""`fieldcast evaluate`: labelled records answered in this process, and how good the answers were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+from rich.table import Table
+
+from deploy import show
+from deploy.run import BadInput, read_schema, read_text
+from engine.errors import FieldcastError, InvalidContext
+from engine.quality import FieldQuality, Tally
+from engine.request import Options, Request
+from engine.schema import StructuredSchema, Value
+from engine.settings import ModelSettings
+
+RECORDS_AT_ONCE = 8  # in one Engine.run
+
+
+def read_records(path: Path, schema: StructuredSchema, limit: int | None) -> list[tuple[str, Mapping[str, Value]]]:
+    """Documents and their labels, one JSON object `{"context": ..., "labels": {field: value}}` a line. Labels of fields
+    that the schema lacks are left out, and so are records without any label. Raises BadInput naming the line."""
+    records = []
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            context, labels = record["context"], dict(record["labels"])
+        except (ValueError, TypeError, KeyError):
+            raise BadInput(f'{path}, line {number}: not an object with "context" and "labels"') from None
+        known = {name: label for name, label in labels.items() if name in schema}
+        for name, label in known.items():
+            if not any(type(label) is type(value) and label == value for value in schema[name].values):
+                raise BadInput(f"{path}, line {number}: {label!r} is not a value of {name}")
+        if known:
+            records.append((context, known))
+    if not records:
+        raise BadInput(f"{path} has no record with a label of one of the schema's fields")
+    return records[:limit]
+
+
+def evaluate(schema_path: Path, data: Path, limit: int | None, options: Options, settings: ModelSettings) -> Any:
+    """Answers all records; the figures as a dict."""
+    schema = read_schema(schema_path)
+    records = read_records(data, schema, limit)
+    from engine.engine import Engine
+
+    engine = Engine.load(settings.model, settings=settings, progress=show.say)
+    tallies = {f.name: Tally(f.name, f.values) for f in schema.fields}
+    starts = range(0, len(records), RECORDS_AT_ONCE)
+    for start in track(starts, "answering", console=show.err, disable=not show.err.is_terminal, transient=True):
+        some = records[start : start + RECORDS_AT_ONCE]
+        outcomes = engine.run([Request(context, schema, options) for context, _ in some])
+        for number, ((_, labels), outcome) in enumerate(zip(some, outcomes, strict=True), start + 1):
+            if isinstance(outcome, FieldcastError):
+                raise InvalidContext(f"record {number}: {outcome}")
+            for answer in outcome.answers:
+                if answer.name in labels:
+                    tallies[answer.name].add(answer.probabilities, labels[answer.name])
+    figures = [tally.quality() for tally in tallies.values() if len(tally)]
+    return {
+        "model": engine.info.model,
+        "prompt_version": engine.info.prompt_version,
+        "layout": options.layout,
+        "scoring": options.scoring,
+        "records": len(records),
+        "macro_accuracy": sum(f.accuracy for f in figures) / len(figures),
+        "fields": [f.to_dict() for f in figures],
+    }
+
+
+def table(figures: Mapping[str, Any]) -> Table:
+    """The figures as people read them."""
+    made = Table(caption=f"{figures['model']}, {figures['records']} records", caption_justify="left")
+    for column in ("field", "values", "records", "accuracy", "majority", "log-loss", "Brier", "ECE"):
+        made.add_column(column, justify="left" if column == "field" else "right")
+    for row in (FieldQuality(**row) for row in figures["fields"]):
+        measured = (row.accuracy, row.majority, row.log_loss, row.brier, row.ece)
+        made.add_row(row.field, str(row.values), str(row.records), *(f"{figure:.3f}" for figure in measured))
+    return made
