@@ -20,6 +20,8 @@ DESCRIPTION = (
     "Answers typed questions about documents: every field at once, with a probability for every allowed value."
 )
 
+CANCEL_AGAIN_S = 0.2
+
 
 def create_app(settings: Settings) -> FastAPI:
     """The service for `settings`. Needs its lifespan to run; Redis may come up later than it."""
@@ -33,9 +35,7 @@ def create_app(settings: Settings) -> FastAPI:
         try:
             yield
         finally:
-            listener.cancel()
-            with suppress(asyncio.CancelledError):
-                await listener
+            await _stop(listener)
             await redis.aclose()
 
     app = FastAPI(
@@ -45,6 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # FastAPI's pages load their scripts from another site
         redoc_url=None,
+        redirect_slashes=False,  # one path per resource; a redirect would also lose the problem of an unknown one
     )
     app.state.settings = settings
     problems.install(app)
@@ -55,6 +56,16 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Guard, loopback_only=is_local(settings.host))
     metrics.install(app, settings)
     return app
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    # Cancelling once may not do: redis-py sends under asyncio.wait_for, which on Python 3.11 swallows a cancellation
+    # that comes just as what it waits for is done.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def create_app_from_env() -> FastAPI:

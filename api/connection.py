@@ -26,4 +26,4 @@ def connect(settings: Settings) -> Redis:
         socket_timeout=COMMAND_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
     )
-    return Redis(connection_pool=pool)
+    return Redis.from_pool(pool)  # which then owns it: closing the client closes the connections

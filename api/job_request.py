@@ -32,14 +32,22 @@ class _Body(BaseModel):
 class OptionsBody(_Body):
     """How the document is read and answered."""
 
-    layout: Layout = Field("context_first", description="What the fields share: see the layouts in the README.")
-    scoring: Scoring = Field("sequence", description="How a value's probability is taken from its tokens.")
-    temperature: float = Field(1.0, gt=0, le=MAX_TEMPERATURE, description="Divides the log-scores before the softmax.")
-    top_k: int = Field(5, ge=1, le=MAX_CHOICES, description="Choices listed per field in `field_telemetry`.")
-    min_confidence: float | None = Field(None, ge=0, le=1, description="Fields answered below it are in `review`.")
-    truncate: Truncate = Field("error", description="What happens to a context that is too long.")
-    prior: StrictBool | None = Field(None, description="Subtract the content-free prior; null: enum and score only.")
-    show_choices: StrictBool | None = Field(None, description="List the choices in the prompt; null: the default.")
+    layout: Layout = Field(default="context_first", description="What the fields share: see the layouts in the README.")
+    scoring: Scoring = Field(default="sequence", description="How a value's probability is taken from its tokens.")
+    temperature: float = Field(
+        default=1.0, gt=0, le=MAX_TEMPERATURE, description="Divides the log-scores before the softmax."
+    )
+    top_k: int = Field(default=5, ge=1, le=MAX_CHOICES, description="Choices listed per field in `field_telemetry`.")
+    min_confidence: float | None = Field(
+        default=None, ge=0, le=1, description="Fields answered below it are in `review`."
+    )
+    truncate: Truncate = Field(default="error", description="What happens to a context that is too long.")
+    prior: StrictBool | None = Field(
+        default=None, description="Subtract the content-free prior; null: enum and score only."
+    )
+    show_choices: StrictBool | None = Field(
+        default=None, description="List the choices in the prompt; null: the default."
+    )
 
     def options(self) -> Options:
         return Options(**self.model_dump(exclude={"min_confidence"}))
@@ -49,21 +57,27 @@ class WebhookBody(_Body):
     """Where the job is posted when it has ended."""
 
     url: str = Field(max_length=2048)
-    events: list[Event] = Field(["job.completed", "job.failed"], min_length=1, max_length=2)
-    secret: str | None = Field(None, description="`whsec_` and the base64 of 24 to 64 random bytes: signs deliveries.")
+    events: list[Event] = Field(default=["job.completed", "job.failed"], min_length=1, max_length=2)
+    secret: str | None = Field(
+        default=None, description="`whsec_` and the base64 of 24 to 64 random bytes: signs deliveries."
+    )
 
 
 class JobRequest(_Body):
     """One document and what is asked about it: exactly one of `schema` and `preset`."""
 
     context: str = Field(min_length=1, description="The document.")
-    schema_: dict[str, Any] | None = Field(None, alias="schema", description="Field name to field.")
-    preset: str | None = Field(None, description="Name of a stored schema; see /v1/presets.")
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema", description="Field name to field.")
+    preset: str | None = Field(default=None, description="Name of a stored schema; see /v1/presets.")
     options: OptionsBody = OptionsBody()
-    priority: Literal["interactive", "bulk"] = Field("bulk", description="Interactive jobs go first.")
-    timeout_s: int = Field(60, ge=1, le=MAX_TIMEOUT_S, description="Seconds the job may run once it has started.")
-    result_ttl_s: int | None = Field(None, ge=1, le=MAX_RESULT_TTL_S, description="Seconds the result is kept.")
-    metadata: dict[str, str] = Field({}, max_length=MAX_METADATA_ENTRIES, description="Yours; returned with the job.")
+    priority: Literal["interactive", "bulk"] = Field(default="bulk", description="Interactive jobs go first.")
+    timeout_s: int = Field(
+        default=60, ge=1, le=MAX_TIMEOUT_S, description="Seconds the job may run once it has started."
+    )
+    result_ttl_s: int | None = Field(default=None, ge=1, le=MAX_RESULT_TTL_S, description="Seconds the result is kept.")
+    metadata: dict[str, str] = Field(
+        default={}, max_length=MAX_METADATA_ENTRIES, description="Yours; returned with the job."
+    )
     webhook: WebhookBody | None = None
 
     @field_validator("metadata")

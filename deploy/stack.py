@@ -10,13 +10,12 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from worker.settings import Settings
-
 from deploy.embedded import EmbeddedValkey
 from deploy.lifeline import Lifeline
 from deploy.listening import check_free, check_loopback, listen
 from deploy.part import Part
 from engine.errors import FieldcastError
+from worker.settings import Settings
 
 WORKER_DRAIN_S = 60.0
 API_DRAIN_S = 15.0

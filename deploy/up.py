@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from rich.markup import escape
-from worker.settings import Settings
 
 from deploy import show
 from deploy.listening import url
@@ -19,6 +18,7 @@ from deploy.sample_job import SAMPLE_PRESET, answer_sample, client, wait_until_r
 from deploy.stack import Stack
 from engine.errors import FieldcastError, ModelUnavailable
 from engine.models.builtin import available
+from worker.settings import Settings
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_KEYSTROKE_S = 0.3  # make, a shell and the terminal may each deliver one Ctrl-C

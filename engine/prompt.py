@@ -3,13 +3,13 @@
 A prompt is a trunk, the tokens of each field's question below it, and below those the trie of the field's values.
 Segments are joined only where tokenising the parts equals tokenising the whole: at special tokens, and between a colon
 and the space after it. A value is tokenised together with all the text before it back to such a place, so that it is
-always read in its canonical tokens; the closing quote tells `P1` from `P10`.
+always read in its canonical tokens; the line's end tells `P1` from `P10`. An answer reads `Priority: P1` and a newline;
+of the wordings tried on labelled records this one was right most often (README, "How good are the answers").
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +22,7 @@ from engine.value_trie import ValueTrie, build_value_trie, distinguishing_prefix
 
 PROMPT_VERSION = 1  # raise it whenever a prompt's tokens change: priors and calibrations belong to one version
 CONTENT_FREE_CONTEXTS = ("N/A",)
-SYSTEM = "You answer questions about a text."
+SYSTEM = "You classify texts."
 COMPILED_SCHEMAS = 256  # schemas whose questions and values are kept tokenised
 
 
@@ -135,13 +135,10 @@ class PromptBuilder:
         return SchemaPrompt(tuple(fixed), lead, trail, anchor, tuple(fields))
 
     def _values(self, field: FieldDefinition, scoring: Scoring) -> ValueTrie:
-        """The trie of the field's values, each with the answer's words before it and its closing quote."""
-        stem = self._turn.before_answer
-        if field.field_type == "boolean":
-            texts = [f'{stem}{{"{field.name}": {word}' for word in ("true", "false")]
-        else:
-            # Escaped as in JSON, so that no value's text plus quote is the beginning of another's.
-            texts = [f'{stem}{{"{field.name}": {json.dumps(t, ensure_ascii=False)}' for t in scored_texts(field)]
+        """The trie of the field's values, each with the answer's words before it and the line's end after it."""
+        stem = f"{self._turn.before_answer}{_spoken(field.name).capitalize()}:"
+        words = ["true", "false"] if field.field_type == "boolean" else scored_texts(field)
+        texts = [f"{stem} {_on_one_line(word)}\n" for word in words]
         paths = self.tokenizer.texts(texts)
         try:
             return build_value_trie(paths if scoring == "sequence" else distinguishing_prefixes(paths))
@@ -165,9 +162,18 @@ def _is_word(value: str) -> bool:
 
 
 def _question(field: FieldDefinition, show_choices: bool) -> str:
-    question = field.description.strip() or f"What is the {field.name.replace('_', ' ')}?"
+    question = field.description.strip() or f"What is the {_spoken(field.name)}?"
     if not show_choices or field.field_type == "boolean":
         return question
     described = zip(field.values, field.choice_descriptions, strict=True)
     options = "; ".join(f"{value} ({about})" if about else str(value) for value, about in described)
     return f"{question} One of: {options}."
+
+
+def _spoken(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())
+
+
+def _on_one_line(value: str) -> str:
+    """The value without line ends, so that no value's line is the beginning of another's."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -157,7 +157,7 @@ def _read_field(name: object, spec: object) -> FieldDefinition:
     if field_type not in FIELD_TYPES:
         why = (
             "is open-ended and cannot be answered from a known set; use"
-            if field_type in _OPEN_ENDED
+            if isinstance(field_type, str) and field_type in _OPEN_ENDED
             else "is unknown; use"
         )
         raise refuse(f"{field_type!r} {why} {', '.join(FIELD_TYPES)}", "type")

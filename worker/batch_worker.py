@@ -25,14 +25,16 @@ from rq.job import Job as RQJob
 from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
 from rq.utils import now
+from rq.worker_registration import clean_worker_registry
 from structlog import get_logger
 
 from worker import keys, metrics
 from worker.claim import Claims
-from worker.executions import Ended, Executions, Running, outcome_of
+from worker.executions import Executions, Recovered
 from worker.lease import Lease, StepClock
 from worker.problems import TIMED_OUT, JobProblem, problem_of
 from worker.runner import Answer, Answerer
+from worker.running import Ended, Running, outcome_of
 from worker.settings import Settings
 
 log = get_logger(__name__)
@@ -78,17 +80,10 @@ class BatchWorker(SimpleWorker):
         )
         self._settings, self._runner, self._slot = settings, runner, slot
         lease_s = math.ceil(settings.lease_s)
-        self._claims = Claims(
-            redis,
-            slot,
-            rows=settings.batch_rows,
-            tokens=settings.batch_tokens,
-            window=settings.claim_window,
-            interactive_share=settings.interactive_share,
-        )
         self._transactions = Executions(redis, FieldcastJob, JSONSerializer, slot, name, lease_s)
         self._clock = StepClock(settings.hang_grace_s)
         self._running: dict[str, Running] = {}  # started and not finished; the lease's thread renews them
+        self._in_doubt = False  # an answer was lost: whether the claim or the start took place is not known
         self._started_at = time.time()
         self._lease = Lease(
             redis,
@@ -107,6 +102,15 @@ class BatchWorker(SimpleWorker):
             hung=self._clock.is_hung,
             lost=self._stop,
         )
+        self._claims = Claims(
+            redis,
+            slot,
+            self._lease.owner,
+            rows=settings.batch_rows,
+            tokens=settings.batch_tokens,
+            window=settings.claim_window,
+            interactive_share=settings.interactive_share,
+        )
 
     # RQ's loop, in the order in which it calls these
 
@@ -116,16 +120,7 @@ class BatchWorker(SimpleWorker):
         if not self._lease.take(give_up=lambda: self._stop_requested):
             return
         given_back = self._claims.give_back()
-        requeued, quarantined = self._transactions.recover([f"{self._slot}."])
-        log.info(
-            "recovered",
-            action="worker_recover",
-            given_back=given_back,
-            requeued=requeued,
-            quarantined=quarantined,
-        )
-        for _ in range(requeued + quarantined):
-            metrics.attempt("lost")
+        _observe_recovery(self._transactions.recover([f"{self._slot}."]), given_back)
         super().bootstrap(*args, **kwargs)
         self._lease.start()
         metrics.set_worker_up()
@@ -135,6 +130,8 @@ class BatchWorker(SimpleWorker):
         delay_s = RECONNECT_S
         while not self._stop_requested:
             try:
+                if self._in_doubt:
+                    self._pick_up_own()
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()
                 ids = self._claims.take() or (self._claims.wait(WAIT_S) if timeout is not None else [])
@@ -146,7 +143,7 @@ class BatchWorker(SimpleWorker):
                 log.warning("redis cannot be reached", action="redis_lost", error=type(error).__name__)
                 time.sleep(delay_s)
                 delay_s = min(2 * delay_s, MAX_RECONNECT_S)
-                self._pick_up_own()
+                self._in_doubt = True
         return None
 
     def execute_job(self, ids: Any, queue: Any) -> None:
@@ -155,7 +152,7 @@ class BatchWorker(SimpleWorker):
             batch = self._transactions.start(ids)
         except (RedisConnectionError, RedisTimeoutError):
             log.warning("the batch did not start", action="batch_not_started", jobs=len(ids))
-            self._pick_up_own()  # whether the transaction took place is not known
+            self._in_doubt = True
             return
         self._running = {entry.id: entry for entry in batch}
         log.info("batch started", action="batch_start", jobs=len(batch), first_job_id=ids[0])
@@ -174,22 +171,29 @@ class BatchWorker(SimpleWorker):
     def teardown(self) -> None:
         """Give claimed jobs back and let the slot go."""
         metrics.set_worker_up(False)
-        with suppress(RedisError):
-            self._claims.give_back()
-            super().teardown()  # type: ignore[no-untyped-call]
-            self._lease.end()
+        for step in (self._claims.give_back, super().teardown, self._lease.end):
+            with suppress(RedisError):
+                step()
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """RQ's, but Redis may be away: taking the next batch waits for it."""
+        with suppress(RedisConnectionError, RedisTimeoutError):
+            super().check_for_suspension(burst)
 
     def run_maintenance_tasks(self) -> None:
-        """What RQ's would do, and what dead workers of slots that nobody took over have left."""
+        """What RQ's would do, and what dead workers of slots that nobody took over have left. Runs between two batches,
+        so what this worker has claimed then is a claim whose answer was lost."""
         self.last_cleaned_at = now()  # type: ignore[assignment]
-        requeued, quarantined = self._transactions.recover()
-        for slot in map(_text, self.connection.smembers(keys.SLOTS)):
-            if not self.connection.exists(keys.owner(slot)):
-                requeued += self._claims.give_back(slot)
-        for registry in (self.queues[0].finished_job_registry, self.queues[0].failed_job_registry):
-            registry.cleanup()
-        if requeued or quarantined:
-            log.warning("recovered", action="worker_recover", requeued=requeued, quarantined=quarantined)
+        with suppress(RedisConnectionError, RedisTimeoutError):
+            given_back = self._claims.give_back()
+            for slot in map(_text, self.connection.smembers(keys.SLOTS)):
+                if slot != self._slot:
+                    given_back += self._claims.give_back(slot)
+            _observe_recovery(self._transactions.recover(), given_back)
+            for registry in (self.queues[0].finished_job_registry, self.queues[0].failed_job_registry):
+                registry.cleanup()
+            self.connection.zremrangebyscore(keys.CANCELED, 0, time.time())
+            clean_worker_registry(self.queues[0])
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """First signal. Only sets a flag: a signal handler that talks to Redis or raises loses jobs (rq #2236)."""
@@ -224,11 +228,13 @@ class BatchWorker(SimpleWorker):
             with self.death_penalty_class(seconds, JobTimeoutException):
                 answers = self._runner.answer([entry.question for entry in batch if entry.question is not None])
         except JobTimeoutException:
+            self._clock.end()
             log.warning("a batch was interrupted", action="batch_timeout", jobs=len(batch))
             self._runner.reset()
             self._answer(batch)  # now some of it is late
             return
         except Exception as error:
+            self._clock.end()
             self._runner.reset()
             log.error("a batch failed", action="batch_error", jobs=len(batch), error=type(error).__name__)
             if len(batch) == 1:
@@ -261,18 +267,18 @@ class BatchWorker(SimpleWorker):
                 delay_s = min(2 * delay_s, MAX_RECONNECT_S)
         else:
             return
-        for entry in ended:
+        for entry, outcome in zip(ended, stored, strict=True):
             self._running.pop(entry.running.id, None)
-            if entry in stored:
+            if outcome == "stored":
                 _observe(entry)
             else:
-                metrics.attempt("cancelled")
+                metrics.attempt(outcome)
 
     def _pick_up_own(self) -> None:
         """After a lost connection, with nothing in flight: what this worker claimed or started goes back."""
-        with suppress(RedisError):
-            self._claims.give_back()
-            self._transactions.recover([self.name], count=False)
+        self._claims.give_back()
+        self._transactions.recover([self.name], count=False)
+        self._in_doubt = False
 
     def _renew(self, pipeline: Any) -> None:
         self._transactions.renew(list(self._running.values()), pipeline)
@@ -283,21 +289,37 @@ class BatchWorker(SimpleWorker):
 
 
 def _failed(entry: Running, problem: JobProblem) -> Ended:
-    return outcome_of(entry, Answer(None, problem), 1, None)
+    return outcome_of(entry, Answer(None, problem), 1)
 
 
 def _ended(entry: Running, answer: Answer, jobs: int) -> Ended:
-    return outcome_of(entry, answer, jobs, entry.meta.get("min_confidence"))
+    return outcome_of(entry, answer, jobs)
 
 
-def _observe(entry: Ended) -> None:
-    preset = entry.running.meta.get("preset")
+def _observe_recovery(found: Recovered, given_back: int) -> None:
+    if not (found.jobs or given_back):
+        return
+    log.warning(
+        "recovered",
+        action="worker_recover",
+        given_back=given_back,
+        requeued=found.requeued,
+        quarantined=len(found.quarantined),
+    )
+    for _ in range(found.requeued):
+        metrics.attempt("lost")
+    for entry in found.quarantined:
+        _observe(entry, attempt="lost")
+
+
+def _observe(entry: Ended, attempt: str | None = None) -> None:
+    preset = entry.running.about.preset
     fields = ((entry.value.get("result") or {}).get("parsed_json") or {}).values()
     confidences = [field["prob"] for field in fields]
     timings = entry.value.get("timings")
     metrics.observe_finished(preset, entry.status, timings, confidences, len(entry.value.get("review", ())))
     timed_out = (entry.value.get("error") or {}).get("type") == TIMED_OUT.type
-    metrics.attempt("timed_out" if timed_out else entry.status)
+    metrics.attempt(attempt or ("timed_out" if timed_out else entry.status))
     log.info("job ended", action="job_end", job_id=entry.running.id, status=entry.status, timings=timings)
 
 

@@ -3,7 +3,8 @@
 A batch is filled like this, while the row limit and the token budget allow: the next job in turn, then those of the
 first `window` entries that share its context (their ids begin alike), then the next job in turn, and so on. In turn is
 the oldest interactive job, but after `interactive_share` of those the oldest bulk job if one waits. A job that was
-running when a worker died runs alone, and so does an id that Fieldcast did not make.
+running when a worker died runs alone, and so does an id that Fieldcast did not make. What cannot be a job's id at all
+is thrown away.
 """
 
 from __future__ import annotations
@@ -23,21 +24,26 @@ local queue, claimed, costs, crashes, bypassed = KEYS[1], KEYS[2], KEYS[3], KEYS
 local rows, tokens, window, share = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local leader = ARGV[5]
 local ids = redis.call('LRANGE', queue, 0, window - 1)
-local taken, out, spent = {}, {}, 0
+local taken, out, spent, known, costs_of = {}, {}, 0, {}, {}
 
+local function junk(id) return id == '' or string.find(id, '[^%w_-]') ~= nil end
 local function ours(id) return #id == 49 and string.sub(id, 17, 17) == '-' end
 local function alone(id) return not ours(id) or redis.call('HEXISTS', crashes, id) == 1 end
 local function cost(id)
-  local found = redis.call('HGET', costs, id)
-  if not found then return 0, 0, 'bulk' end
-  local context, schema, lane = string.match(found, '^(%d+),(%d+),(%a+)$')
-  return tonumber(context), tonumber(schema), lane
+  if not costs_of[id] then
+    local found = redis.call('HGET', costs, id) or ''
+    local context, schema, lane = string.match(found, '^(%d+),(%d+),(%a+)$')
+    costs_of[id] = {tonumber(context or 0), tonumber(schema or 0), lane or 'bulk'}
+  end
+  return unpack(costs_of[id])
 end
 local function take(i, tokens_of)
   redis.call('LREM', queue, 1, ids[i])  -- ends at the first hit: costs the position, not the length
+  taken[i] = true
+  if known[ids[i]] or junk(ids[i]) then return end
+  known[ids[i]] = true
   redis.call('RPUSH', claimed, ids[i])
   out[#out + 1] = ids[i]
-  taken[i] = true
   spent = spent + tokens_of
 end
 local function in_turn()  -- the index of the next job, and whether it goes past a waiting bulk job
@@ -65,7 +71,11 @@ local function siblings(id)
 end
 
 if leader ~= '' then
-  out[1] = leader
+  if junk(leader) then
+    redis.call('LREM', claimed, 0, leader)
+    return out
+  end
+  out[1], known[leader] = leader, true
   local context, schema = cost(leader)
   spent = context + schema
   if alone(leader) then return out end
@@ -75,19 +85,26 @@ while #out < rows do
   local i, passes = in_turn()
   if not i then break end
   local id = ids[i]
-  local context, schema = cost(id)
-  local by_itself = alone(id)
-  if #out > 0 and (by_itself or spent + context + schema > tokens) then break end
-  if passes then redis.call('INCR', bypassed) else redis.call('DEL', bypassed) end
-  take(i, context + schema)
-  if by_itself then break end
-  siblings(id)
+  if known[id] or junk(id) then take(i, 0)
+  else
+    local context, schema = cost(id)
+    local by_itself = alone(id)
+    if #out > 0 and (by_itself or spent + context + schema > tokens) then break end
+    if passes then redis.call('INCR', bypassed) else redis.call('DEL', bypassed) end
+    take(i, context + schema)
+    if by_itself then break end
+    siblings(id)
+  end
 end
 return out
 """
 
-# KEYS: queue, claimed. ARGV: job key prefix. Gives claimed jobs that never started back to the queue's front, in order.
+# KEYS: queue, claimed, the slot's owner. ARGV: job key prefix, us ('' for a slot that is not ours). Gives claimed jobs
+# that never started back to the queue's front, in order; but not under the hands of another owner, who may be about to
+# start them.
 GIVE_BACK = """
+local owner = redis.call('GET', KEYS[3])
+if owner and owner ~= ARGV[2] then return 0 end
 local count = 0
 while true do
   local id = redis.call('RPOP', KEYS[2])
@@ -111,16 +128,18 @@ return 0
 
 
 class Claims:
-    """The queue as one worker slot takes from it."""
+    """The queue as one worker slot takes from it. `owner` is what the slot's owner key holds while the slot is ours."""
 
-    def __init__(self, redis: Redis, slot: str, *, rows: int, tokens: int, window: int, interactive_share: int) -> None:
-        self._redis = redis
+    def __init__(
+        self, redis: Redis, slot: str, owner: str, *, rows: int, tokens: int, window: int, interactive_share: int
+    ) -> None:
+        self._redis, self._slot, self._owner = redis, slot, owner
         self._claimed = keys.claimed(slot)
         self._limits = (rows, tokens, window, interactive_share)
         self._claim = redis.register_script(CLAIM)
         self._give_back = redis.register_script(GIVE_BACK)
 
-    def take(self, leader: str = "") -> list[str]:
+    def take(self, leader: str | bytes = "") -> list[str]:
         """Ids of a batch, now in this slot's claimed list; empty when nothing waits."""
         taken: Sequence[Any] = self._claim(
             keys=[keys.QUEUE_LIST, self._claimed, keys.COSTS, keys.CRASHES, keys.BYPASSED],
@@ -130,10 +149,11 @@ class Claims:
 
     def wait(self, timeout_s: float) -> list[str]:
         """As `take`, but waits for a job when the queue is empty. Meant for an empty queue: it takes the head."""
-        leader = self._redis.blmove(keys.QUEUE_LIST, self._claimed, timeout_s)  # type: ignore[arg-type]
-        return self.take(as_text(leader)) if leader else []
+        leader: Any = self._redis.blmove(keys.QUEUE_LIST, self._claimed, timeout_s)  # type: ignore[arg-type]
+        return self.take(leader) if leader is not None else []
 
     def give_back(self, slot: str | None = None) -> int:
-        """Put this slot's (or another, dead slot's) claimed jobs back to the queue's front. How many there were."""
-        claimed = self._claimed if slot is None else keys.claimed(slot)
-        return int(self._give_back(keys=[keys.QUEUE_LIST, claimed], args=[keys.job("")]))
+        """Put this slot's (or another, unowned slot's) claimed jobs back to the queue's front. How many there were."""
+        owner, slot = ("", slot) if slot is not None else (self._owner, self._slot)
+        found = [keys.QUEUE_LIST, keys.claimed(slot), keys.owner(slot)]
+        return int(self._give_back(keys=found, args=[keys.job(""), owner]))

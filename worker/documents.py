@@ -8,17 +8,24 @@ long the queue is; the backstop only removes what was orphaned by hand (a job de
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 from worker import keys
 
 BACKSTOP_S = 30 * 86_400
 
-# KEYS: document, users. ARGV: job id, seconds to keep the document once nobody needs it.
-RELEASE = """
-redis.call('SREM', KEYS[2], ARGV[1])
-if redis.call('SCARD', KEYS[2]) == 0 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
-return 1
+CONTEXT_ID = re.compile(r"[0-9a-f]{64}")
+
+# A script that ends jobs begins with this: the job `id` no longer needs the document, which is kept `keep_s` seconds
+# once nobody does.
+RELEASE = f"""
+local function release(context, id, keep_s)
+  local document = '{keys.document("")}' .. context
+  local users = document .. '{keys.DOCUMENT_USERS_SUFFIX}'
+  redis.call('SREM', users, id)
+  if redis.call('SCARD', users) == 0 then redis.call('EXPIRE', document, keep_s) end
+end
 """
 
 
@@ -35,9 +42,9 @@ def store(pipeline: Any, context: str, job_id: str) -> None:
     pipeline.expire(keys.document_users(found), BACKSTOP_S)
 
 
-def release(pipeline: Any, context: str, job_id: str, keep_s: int) -> None:
-    """Buffers the commands by which a job that has ended stops needing the document with the id `context`."""
-    pipeline.eval(RELEASE, 2, keys.document(context), keys.document_users(context), job_id, keep_s)
+def is_id(context: object) -> bool:
+    """Is this what `context_id` returns?"""
+    return isinstance(context, str) and CONTEXT_ID.fullmatch(context) is not None
 
 
 def is_text_of(text: str, context: str) -> bool:

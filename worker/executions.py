@@ -1,91 +1,132 @@
-"""Starting and ending jobs in Redis: one transaction per batch each, with RQ's own per-job methods inside.
+"""Starting, ending and recovering jobs in Redis: one script call per batch, with RQ's own per-job methods inside.
 
-The order of the writes is what makes a crash harmless. A claimed id is in the slot's claimed list until the transaction
-that marks it started; a started job is in RQ's registry until the transaction that stores its end. So at any moment a
-job that has not ended is found in exactly one of the queue, a claimed list, or the registry.
+The order of the writes is what makes a crash harmless. A claimed id is in the slot's claimed list until the script that
+marks it started; a started job is in RQ's registry until the script that stores its end. So at any moment a job that
+has not ended is found in exactly one of the queue, a claimed list, or the registry.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from redis import Redis, WatchError
+from redis import Redis
 from redis.client import Pipeline
 from rq.executions import Execution
 from rq.job import Job as RQJob
 from rq.job import JobStatus
 from rq.utils import as_text, now
 
-from worker import deliveries, documents, keys
-from worker.jobs import DEFAULT_TTL_S, FUNCTION
-from worker.problems import DOCUMENT_MISSING, FUNCTION_REFUSED, PAYLOAD_INVALID, QUARANTINED, JobProblem
-from worker.runner import Answer, Question
+from worker import buffered, deliveries, documents, keys
+from worker.problems import QUARANTINED
+from worker.running import Ended, Running
 
 CRASHES_ALLOWED = 1  # a job that was running in one more crash than this is quarantined
+Stored = Literal["stored", "cancelled", "lost"]
 
-# KEYS: job hashes. Returns each one's status and worker name.
-STATES = """
-local found = {}
-for i = 1, #KEYS do
-  local state = redis.call('HMGET', KEYS[i], 'status', 'worker_name')
-  found[#found + 1] = state[1] or ''
-  found[#found + 1] = state[2] or ''
+# KEYS: claimed list, costs, then job hashes. ARGV: prefix of documents, then per job: its id, its commands.
+# Only what is still in our claimed list may be started: an id that is not was given back when our lease ran out, and
+# may run elsewhere by now. Returns per job its hash as it was (or false: not started), then the documents by their ids.
+START = (
+    buffered.RUN
+    + """
+local hashes, texts, seen = {}, {}, {}
+local function attach(raw)
+  local readable, meta = pcall(cjson.decode, raw or '')
+  local context = readable and type(meta) == 'table' and meta.context
+  if type(context) ~= 'string' or seen[context] then return end
+  seen[context] = true
+  local text = redis.pcall('GET', ARGV[1] .. context)
+  if type(text) ~= 'string' then return end
+  texts[#texts + 1] = context
+  texts[#texts + 1] = text
 end
-return found
+local at = 2
+for i = 3, #KEYS do
+  local key, id = KEYS[i], ARGV[at]
+  local ours = redis.call('LREM', KEYS[1], 0, id) > 0
+  local exists = redis.call('TYPE', key).ok == 'hash'
+  local go = ours and exists and redis.call('HGET', key, 'status') == 'queued'
+  hashes[#hashes + 1] = go and redis.call('HGETALL', key)
+  if go then attach(redis.call('HGET', key, 'meta')) end
+  if not exists then redis.call('HDEL', KEYS[2], id) end
+  at = run(at + 1, go)
+end
+return {hashes, texts}
 """
+)
 
-# KEYS: job, queue, crashes, started registry. ARGV: job id, registry entry, the worker that ran it, 1 to count a crash.
+# KEYS: costs, crashes, then job hashes. ARGV: channel, then per job: its id, the worker that ran it, its document, how
+# long that is kept, the commands that store its end, and those that end the execution in any case.
+# Only a job that this worker is still running is ended: one that was cancelled, or recovered by another worker, keeps
+# the state it has. (One that this worker has ended already was stored by a call whose answer was lost.)
+FINISH = (
+    buffered.RUN
+    + documents.RELEASE
+    + """
+local outcomes, ended, at = {}, {}, 2
+for i = 3, #KEYS do
+  local id = ARGV[at]
+  local state = redis.call('HMGET', KEYS[i], 'status', 'worker_name')
+  local mine = state[2] == ARGV[at + 1]
+  local wanted = mine and state[1] == 'started'
+  if wanted then
+    outcomes[#outcomes + 1] = 'stored'
+    ended[#ended + 1] = id
+    redis.call('HDEL', KEYS[1], id)
+    redis.call('HDEL', KEYS[2], id)
+    if ARGV[at + 2] ~= '' then release(ARGV[at + 2], id, ARGV[at + 3]) end
+  elseif mine and (state[1] == 'finished' or state[1] == 'failed') then outcomes[#outcomes + 1] = 'stored'
+  elseif state[1] == 'canceled' then outcomes[#outcomes + 1] = 'cancelled'
+  else outcomes[#outcomes + 1] = 'lost' end
+  at = run(at + 4, wanted)
+  at = run(at, true)
+end
+if #ended > 0 then redis.call('PUBLISH', ARGV[1], cjson.encode({ids = ended})) end
+return outcomes
+"""
+)
+
+# KEYS: job, queue, crashes, started registry. ARGV: job id, registry entry, the worker that ran it, 1 to count a crash,
+# crashes allowed, the lease's end as it was seen, and the commands that end the execution.
 # 0: not that worker's any more; 1: queued again; 2: has crashed too often, still started, to be failed.
-REQUEUE = """
+REQUEUE = (
+    buffered.RUN
+    + """
+local lease_end = redis.call('ZSCORE', KEYS[4], ARGV[2])
+if not lease_end or (ARGV[6] ~= '' and tonumber(lease_end) ~= tonumber(ARGV[6])) then return 0 end  -- renewed, or ended
 local state = redis.call('HMGET', KEYS[1], 'status', 'worker_name')
 if state[1] ~= 'started' or state[2] ~= ARGV[3] then
-  redis.call('ZREM', KEYS[4], ARGV[2])
+  run(7, true)
   return 0
 end
 if ARGV[4] == '1' and redis.call('HINCRBY', KEYS[3], ARGV[1], 1) > tonumber(ARGV[5]) then return 2 end
 redis.call('HSET', KEYS[1], 'status', 'queued', 'started_at', '')
 redis.call('LPUSH', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[4], ARGV[2])
+run(7, true)
 return 1
 """
-
-
-@dataclass
-class Running:
-    """A started job. `deadline` is on the monotonic clock; `worker` is the name it was started under."""
-
-    job: RQJob
-    execution: Execution
-    worker: str
-    meta: dict[str, Any] = field(default_factory=dict)
-    question: Question | None = None
-    problem: JobProblem | None = None  # why it cannot be run at all
-    deadline: float = float("inf")
-
-    @property
-    def id(self) -> str:
-        return str(self.job.id)
-
-    @property
-    def result_ttl_s(self) -> int:
-        return int(self.job.result_ttl or DEFAULT_TTL_S)
+)
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A job's end: what is stored of it. `value` is JSON; for a failure it takes a traceback's place."""
+class Recovered:
+    """What a recovery found: how many jobs are queued again, and the ends of those that are given up."""
 
-    running: Running
-    status: str  # completed or failed
-    value: dict[str, Any]
+    requeued: int
+    quarantined: tuple[Ended, ...]
+
+    @property
+    def jobs(self) -> int:
+        return self.requeued + len(self.quarantined)
 
 
 class Executions:
-    """Transactions of one worker, named `worker_name`, in `slot`."""
+    """Script calls of one worker, named `worker_name`, in `slot`."""
 
     def __init__(
         self, redis: Redis, job_class: type[RQJob], serializer: Any, slot: str, worker_name: str, lease_s: int
@@ -93,87 +134,64 @@ class Executions:
         self._redis = redis
         self._job_class, self._serializer = job_class, serializer
         self._slot, self._worker_name, self._lease_s = slot, worker_name, lease_s
-        self._states = redis.register_script(STATES)
+        self._start = redis.register_script(START)
+        self._finish = redis.register_script(FINISH)
         self._requeue = redis.register_script(REQUEUE)
 
     def start(self, ids: Sequence[str]) -> list[Running]:
-        """Mark claimed jobs started, all in one transaction, and read what they ask.
+        """Mark claimed jobs started, all in one step, and read what they ask.
 
-        Jobs that were cancelled or deleted since they were queued are left out, and stay as they were.
+        Jobs that were cancelled or deleted since they were queued, or given back for us, are left out and stay as they
+        are.
         """
-        jobs = [self._job(job_id) for job_id in ids]
-        executions = []
-        with self._redis.pipeline() as pipeline:
-            for job in jobs:
-                pipeline.hgetall(job.key)
-            for job in jobs:
-                executions.append(Execution.create(job, self._lease_s, pipeline, self._worker_name))
-                job.prepare_for_execution(self._worker_name, pipeline=pipeline)
-                pipeline.hincrby(job.key, "fieldcast_attempts", 1)
-                pipeline.persist(job.key)
-                pipeline.hdel(keys.COSTS, job.id)
-                pipeline.lrem(keys.claimed(self._slot), 1, job.id)
-            stored = pipeline.execute()[: len(jobs)]
-        running = [Running(job, execution, self._worker_name) for job, execution in zip(jobs, executions, strict=True)]
+        started, args = [], [keys.document("")]
+        pipeline = self._redis.pipeline()
+        for job_id in dict.fromkeys(ids):
+            job = self._job(job_id)
+            execution = Execution.create(job, self._lease_s, pipeline, self._worker_name)
+            job.prepare_for_execution(self._worker_name, pipeline=pipeline)
+            pipeline.hincrby(job.key, "fieldcast_attempts", 1)
+            pipeline.persist(job.key)
+            args += [job_id, *buffered.take(pipeline)]
+            started.append(Running(job, execution, self._worker_name))
+        job_keys = [entry.job.key for entry in started]
+        hashes, texts = self._start(keys=[keys.claimed(self._slot), keys.COSTS, *job_keys], args=args)
+        documents_by_id = dict(zip(texts[::2], texts[1::2], strict=True))
         kept = []
-        with self._redis.pipeline() as pipeline:
-            for entry, raw in zip(running, stored, strict=True):
-                status = as_text(raw[b"status"]) if b"status" in raw else None
-                if status == JobStatus.QUEUED:
-                    kept.append(entry)
-                    self._read(entry, raw)
-                elif status is None:
-                    pipeline.delete(entry.job.key)
-                    entry.execution.delete(entry.job, pipeline)
-                else:
-                    pipeline.hset(entry.job.key, mapping={"status": status, "started_at": "", "worker_name": ""})
-                    pipeline.expire(entry.job.key, int(raw.get(b"result_ttl") or DEFAULT_TTL_S))
-                    entry.execution.delete(entry.job, pipeline)
-            contexts = [str(entry.meta.get("context")) for entry in kept]
-            for context in contexts:
-                pipeline.get(keys.document(context))
-            texts = pipeline.execute()[-len(kept) :] if kept else pipeline.execute()[:0]
-        for entry, context, text in zip(kept, contexts, texts, strict=True):
+        for entry, stored in zip(started, hashes, strict=True):
+            if stored is None:
+                continue
+            entry.read(dict(zip(stored[::2], stored[1::2], strict=True)))
             if entry.problem is None:
-                self._attach(entry, context, as_text(text) if text else None)
+                entry.attach(documents_by_id.get(entry.about.context.encode()))
+            kept.append(entry)
         return kept
 
-    def finish(self, ended: Sequence[Ended]) -> list[Ended]:
-        """Store the ends of jobs, their webhooks and the news of it, in one transaction. Returns those that were still
-        ours to end: a job that was cancelled meanwhile, or recovered by another worker, keeps the state it has."""
+    def finish(self, ended: Sequence[Ended]) -> list[Stored]:
+        """Store the ends of jobs, their webhooks and the news of it, in one step. Says for each what became of it."""
+        args: list[Any] = [keys.DONE_CHANNEL]
+        pipeline = self._redis.pipeline()
+        for entry in ended:
+            running = entry.running
+            args += [running.id, running.worker, running.about.context, running.result_ttl_s]
+            self._end(entry, pipeline)
+            args += buffered.take(pipeline)
+            running.execution.delete(running.job, pipeline)
+            args += buffered.take(pipeline)
         job_keys = [entry.running.job.key for entry in ended]
-        while True:
-            with self._redis.pipeline() as pipeline:
-                try:
-                    pipeline.watch(*job_keys)  # type: ignore[no-untyped-call]
-                    found = [as_text(state) for state in self._states(keys=job_keys, client=pipeline)]
-                    ours = [
-                        entry
-                        for entry, status, worker in zip(ended, found[::2], found[1::2], strict=True)
-                        if status == JobStatus.STARTED and worker == entry.running.worker
-                    ]
-                    pipeline.multi()
-                    for entry in ours:
-                        self._end(entry, pipeline)
-                    for entry in ended:
-                        entry.running.execution.delete(entry.running.job, pipeline)
-                    if ours:
-                        pipeline.publish(keys.DONE_CHANNEL, json.dumps({"ids": [e.running.id for e in ours]}))
-                    pipeline.execute()
-                except WatchError:
-                    continue
-                return ours
+        outcomes: list[Any] = self._finish(keys=[keys.COSTS, keys.CRASHES, *job_keys], args=args)
+        return [as_text(outcome) for outcome in outcomes]  # type: ignore[misc]
 
     def give_back(self, running: Iterable[Running]) -> None:
         """Put started jobs back to the queue's front without counting it against them."""
         for entry in reversed(list(running)):
             self._requeue_one(entry.id, entry.execution.composite_key, entry.worker, count=False)
 
-    def recover(self, names: Iterable[str] = (), *, count: bool = True) -> tuple[int, int]:
+    def recover(self, names: Iterable[str] = (), *, count: bool = True) -> Recovered:
         """Queue again what dead workers were running: jobs whose lease has run out, and those of workers whose names
-        begin with one of `names`, which are known to be gone. Returns how many were queued again and quarantined."""
+        begin with one of `names`, which are known to be gone."""
         prefixes = tuple(names)
-        requeued = quarantined = 0
+        requeued, quarantined = 0, []
         entries: Any = self._redis.zrange(keys.STARTED, 0, -1, withscores=True)
         for raw, lease_end in entries:
             composite = as_text(raw)
@@ -181,62 +199,45 @@ class Executions:
             worker = as_text(self._redis.hget(keys.job(job_id), "worker_name") or b"")
             if lease_end > time.time() and not (prefixes and worker.startswith(prefixes)):
                 continue
-            outcome = self._requeue_one(job_id, composite, worker, count=count)
+            outcome = self._requeue_one(job_id, composite, worker, count=count, lease_end=lease_end)
             requeued += outcome == 1
             if outcome == 2:
                 quarantined += self._quarantine(job_id, composite, worker)
-        return requeued, quarantined
+        return Recovered(requeued, tuple(quarantined))
 
     def renew(self, running: Iterable[Running], pipeline: Pipeline) -> None:
         """Buffer the renewal of the leases of `running`."""
         for entry in running:
             entry.execution.heartbeat(entry.job.started_job_registry, self._lease_s, pipeline)
 
-    def _requeue_one(self, job_id: str, composite: str, worker: str, *, count: bool) -> int:
+    def _requeue_one(
+        self, job_id: str, composite: str, worker: str, *, count: bool, lease_end: float | None = None
+    ) -> int:
+        pipeline = self._redis.pipeline()
+        self._execution(composite, worker).delete(self._job(job_id), pipeline)
+        seen = "" if lease_end is None or math.isinf(lease_end) else repr(lease_end)
         return int(
             self._requeue(
                 keys=[keys.job(job_id), keys.QUEUE_LIST, keys.CRASHES, keys.STARTED],
-                args=[job_id, composite, worker, int(count), CRASHES_ALLOWED],
+                args=[job_id, composite, worker, int(count), CRASHES_ALLOWED, seen, *buffered.take(pipeline)],
             )
         )
 
-    def _quarantine(self, job_id: str, composite: str, worker: str) -> int:
-        entry = Running(self._job(job_id), Execution.from_composite_key(composite, self._redis), worker)
-        self._read(entry, self._redis.hgetall(keys.job(job_id)))
-        return len(self.finish([Ended(entry, "failed", {"error": QUARANTINED.to_dict()})]))
+    def _quarantine(self, job_id: str, composite: str, worker: str) -> list[Ended]:
+        entry = Running(self._job(job_id), self._execution(composite, worker), worker)
+        entry.read(self._redis.hgetall(keys.job(job_id)))  # type: ignore[arg-type]
+        ended = Ended(entry, "failed", {"error": QUARANTINED.to_dict()})
+        return [ended] if self.finish([ended]) == ["stored"] else []
 
     def _job(self, job_id: str) -> RQJob:
         job = self._job_class(job_id, connection=self._redis, serializer=self._serializer)
         job.origin = keys.QUEUE
         return job
 
-    def _read(self, entry: Running, raw: Mapping[Any, Any]) -> None:
-        """What the stored hash says: RQ's fields into the job, ours into `meta`."""
-        job = entry.job
-        started_at = job.started_at
-        job.restore(raw)
-        job.started_at = started_at or job.started_at
-        job.worker_name, job._status = entry.worker, JobStatus.STARTED
-        entry.meta = job.meta if isinstance(job.meta, dict) else {}
-        if job.func_name != FUNCTION:
-            entry.problem = FUNCTION_REFUSED
-        timeout_s = float(job.timeout or 0)
-        entry.deadline = time.monotonic() + timeout_s if timeout_s > 0 else float("inf")
-
-    def _attach(self, entry: Running, context: str, text: str | None) -> None:
-        """The question of a job, or why it has none."""
-        try:
-            [payload] = entry.job.args
-            named, schema, options = payload["context"], payload["schema"], payload["options"]
-            readable = isinstance(schema, dict) and isinstance(options, dict) and named == context
-        except Exception:  # whatever a hand-made job's arguments raise when they are read
-            readable = False
-        if not readable:
-            entry.problem = PAYLOAD_INVALID
-        elif text is None or not documents.is_text_of(text, context) or not entry.id.startswith(context[:16]):
-            entry.problem = DOCUMENT_MISSING
-        else:
-            entry.question = Question(text, schema, options)
+    def _execution(self, composite: str, worker: str) -> Execution:
+        execution = Execution.from_composite_key(composite, self._redis)
+        execution.worker_name = worker
+        return execution
 
     def _end(self, entry: Ended, pipeline: Pipeline) -> None:
         running, job = entry.running, entry.running.job
@@ -257,35 +258,6 @@ class Executions:
             job.set_status(JobStatus.FAILED, pipeline=pipeline)
             job._handle_failure(json.dumps(entry.value), **about)
         job.cleanup(ttl, pipeline=pipeline, remove_from_queue=False)
-        pipeline.hdel(keys.CRASHES, job.id)
-        if context := running.meta.get("context"):
-            documents.release(pipeline, str(context), running.id, ttl)
-        webhook = running.meta.get("webhook")
-        event = f"job.{entry.status}"
-        if webhook and event in webhook["events"]:
-            deliveries.enqueue(pipeline, running.id, event, webhook["url"], webhook["secret"])
-
-
-def outcome_of(running: Running, answer: Answer, batch_jobs: int, min_confidence: float | None) -> Ended:
-    """What is stored for a job that was answered."""
-    timings = {"queue_ms": _queue_ms(running), "prefill_ms": answer.prefill_ms, "eval_ms": answer.eval_ms}
-    enqueued = running.job.enqueued_at
-    timings["total_ms"] = (now() - enqueued).total_seconds() * 1e3 if enqueued else None
-    timings = {name: None if ms is None else round(ms, 3) for name, ms in timings.items()}
-    if answer.problem is not None:
-        return Ended(running, "failed", {"error": answer.problem.to_dict(), "timings": timings})
-    assert answer.stats is not None
-    low = [] if min_confidence is None else [n for n, p in answer.confidences().items() if p < min_confidence]
-    batch = {
-        "jobs": batch_jobs,
-        "contexts": answer.stats.contexts,
-        "passes": answer.stats.passes,
-        "shared_tokens": answer.stats.shared_tokens,
-    }
-    value = {"result": answer.result, "timings": timings, "batch": batch, "review": low}
-    return Ended(running, "completed", value)
-
-
-def _queue_ms(running: Running) -> float | None:
-    enqueued, started = running.job.enqueued_at, running.job.started_at
-    return (started - enqueued).total_seconds() * 1e3 if enqueued and started else None
+        webhook, event = running.about.webhook, f"job.{entry.status}"
+        if webhook is not None and event in webhook.events:
+            deliveries.enqueue(pipeline, running.id, event, webhook.url, webhook.secret)

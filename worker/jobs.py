@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from rq.job import Job as RQJob
 from rq.job import JobStatus
 from rq.results import Result
@@ -161,55 +162,69 @@ async def fetch(redis: Redis, job_id: str) -> Job | None:
     if not JOB_ID.fullmatch(job_id):
         return None
     async with redis.pipeline(transaction=True) as pipeline:
-        pipeline.hgetall(keys.job(job_id))
-        pipeline.xrevrange(keys.results(job_id), count=1)
-        pipeline.execute_command("LPOS", keys.QUEUE_LIST, job_id)
-        stored, results, position = await pipeline.execute()
-    return _read(job_id, stored, results, position) if b"status" in stored else None
+        _look(pipeline, job_id)
+        found = await pipeline.execute()
+    return _found(job_id, *found)
 
 
-# KEYS: job hash, queue list, canceled registry, costs. ARGV: job id, time (RFC 3339), channel, message, TTL, Unix time.
-# A claimed job that has not started is in no list that we know; its status alone keeps the worker from starting it. A
-# running job goes on, but its result is dropped: the worker stores results only for jobs whose status is `started`.
-CANCEL = """
+# KEYS: job hash, queue list, canceled registry, costs, crashes. ARGV: job id, time (RFC 3339), channel, message, TTL,
+# Unix time. A claimed job that has not started is in no list that we know; its status alone keeps the worker from
+# starting it. A running job goes on, but its result is dropped: only the end of a job that is `started` is stored.
+CANCEL = (
+    documents.RELEASE
+    + """
 local status = redis.call('HGET', KEYS[1], 'status')
-if status ~= 'queued' and status ~= 'started' then return 0 end
+if status ~= 'queued' and status ~= 'started' then return end
 local ttl = tonumber(redis.call('HGET', KEYS[1], 'result_ttl')) or tonumber(ARGV[5])
 redis.call('LREM', KEYS[2], 1, ARGV[1])
 redis.call('HDEL', KEYS[4], ARGV[1])
+redis.call('HDEL', KEYS[5], ARGV[1])
 redis.call('HSET', KEYS[1], 'status', 'canceled', 'ended_at', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ttl)
-redis.call('ZADD', KEYS[3], ARGV[6], ARGV[1])
+redis.call('ZADD', KEYS[3], tonumber(ARGV[6]) + ttl, ARGV[1])
+local readable, meta = pcall(cjson.decode, redis.call('HGET', KEYS[1], 'meta') or '')
+if readable and type(meta) == 'table' and type(meta.context) == 'string' then release(meta.context, ARGV[1], ttl) end
 redis.call('PUBLISH', ARGV[3], ARGV[4])
-return ttl
 """
+)
 
 
 async def cancel(redis: Redis, job_id: str) -> Job | None:
-    """Cancel a job that is queued or running; one that has ended stays as it is. None: there is no such job."""
+    """Cancel a job that is queued or running; one that has ended stays as it is. None: there is no such job. One round
+    trip."""
     if not JOB_ID.fullmatch(job_id):
         return None
     now = datetime.now(UTC)
-    ttl = await redis.eval(
-        CANCEL,
-        4,
-        keys.job(job_id),
-        keys.QUEUE_LIST,
-        keys.CANCELED,
-        keys.COSTS,
-        job_id,
-        now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        keys.DONE_CHANNEL,
-        json.dumps({"ids": [job_id]}),
-        DEFAULT_TTL_S,
-        now.timestamp(),
-    )
-    if ttl:
-        meta = _json(await redis.hget(keys.job(job_id), "meta"))
-        async with redis.pipeline(transaction=True) as pipeline:
-            documents.release(pipeline, str(meta.get("context")), job_id, int(ttl))
-            await pipeline.execute()
-    return await fetch(redis, job_id)
+    async with redis.pipeline(transaction=True) as pipeline:
+        pipeline.eval(
+            CANCEL,
+            5,
+            keys.job(job_id),
+            keys.QUEUE_LIST,
+            keys.CANCELED,
+            keys.COSTS,
+            keys.CRASHES,
+            job_id,
+            now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            keys.DONE_CHANNEL,
+            json.dumps({"ids": [job_id]}),
+            DEFAULT_TTL_S,
+            now.timestamp(),
+        )
+        _look(pipeline, job_id)
+        _, *found = await pipeline.execute()
+    return _found(job_id, *found)
+
+
+def _look(pipeline: Pipeline, job_id: str) -> None:
+    """Buffers what `_found` reads."""
+    pipeline.hgetall(keys.job(job_id))
+    pipeline.xrevrange(keys.results(job_id), count=1)
+    pipeline.execute_command("LPOS", keys.QUEUE_LIST, job_id)
+
+
+def _found(job_id: str, stored: Mapping[bytes, Any], results: list[Any], position: int | None) -> Job | None:
+    return _read(job_id, stored, results, position) if b"status" in stored else None
 
 
 def _read(job_id: str, stored: Mapping[bytes, Any], results: list[Any], position: int | None) -> Job:

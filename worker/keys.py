@@ -15,8 +15,9 @@ FAILED = f"rq:failed:{QUEUE}"
 DONE_CHANNEL = "fieldcast:done"  # pub/sub; {"ids": [...]} of jobs that have just ended
 SLOTS = "fieldcast:slots"  # set of worker slots that ever had a worker
 CRASHES = "fieldcast:crashes"  # hash: job id, and how many worker processes died while they ran it
-COSTS = "fieldcast:costs"  # hash: queued job id, "<context tokens>,<schema tokens>,<lane>" for the claim
+COSTS = "fieldcast:costs"  # hash: id of a job that has not ended, "<context tokens>,<schema tokens>,<lane>"
 BYPASSED = "fieldcast:bypassed"  # how many interactive jobs went past the bulk job at the queue's front
+DOCUMENT_USERS_SUFFIX = ":users"
 
 
 def job(job_id: str) -> str:
@@ -35,7 +36,7 @@ def document(context_id: str) -> str:
 
 def document_users(context_id: str) -> str:
     """Set of the job ids that need the document."""
-    return f"fieldcast:document:{context_id}:users"
+    return document(context_id) + DOCUMENT_USERS_SUFFIX
 
 
 def claimed(slot: str) -> str:

@@ -49,23 +49,25 @@ class Lease:
         lost: Callable[[], None],
     ) -> None:
         self._redis, self._slot, self._lease_s, self._heartbeat_s = redis, slot, lease_s, heartbeat_s
-        self._me = f"{socket.gethostname()}|{os.getpid()}|{name}"
+        self.owner = f"{socket.gethostname()}|{os.getpid()}|{name}"  # what the slot's owner key holds while it is ours
         self._describe, self._renewals, self._hung, self._lost = describe, renewals, hung, lost
         self._take = redis.register_script(TAKE_SLOT)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self, give_up: Callable[[], bool]) -> bool:
-        """Wait until the slot is ours. False: `give_up` said so first."""
+        """Wait until Redis is there and the slot is ours. False: `give_up` said so first."""
         waited = False
         while not give_up():
-            owner = self._redis.get(keys.owner(self._slot))
-            dead = _text(owner) if owner and _is_dead(_text(owner)) else ""
-            if self._try(dead):
-                self._redis.sadd(keys.SLOTS, self._slot)
-                return True
+            try:
+                owner = _text(self._redis.get(keys.owner(self._slot)))
+                if self._try(owner if owner and _is_dead(owner) else ""):
+                    self._redis.sadd(keys.SLOTS, self._slot)
+                    return True
+            except RedisError as error:
+                owner = type(error).__name__
             if not waited:
-                log.info("waiting for the slot", action="slot_wait", slot=self._slot, owner=_text(owner))
+                log.info("waiting for the slot", action="slot_wait", slot=self._slot, owner=owner)
                 waited = True
             self._ending.wait(TAKE_EVERY_S)
         return False
@@ -82,14 +84,14 @@ class Lease:
             self._thread.join()
         with self._redis.pipeline() as pipeline:
             pipeline.watch(keys.owner(self._slot))  # type: ignore[no-untyped-call]
-            ours = _text(pipeline.get(keys.owner(self._slot))) == self._me
+            ours = _text(pipeline.get(keys.owner(self._slot))) == self.owner
             pipeline.multi()
             if ours:
                 pipeline.delete(keys.owner(self._slot), keys.worker(self._slot))
             pipeline.execute()
 
     def _try(self, dead_owner: str) -> bool:
-        args: list[str | int] = [self._me, int(self._lease_s * 1000), dead_owner]
+        args: list[str | int] = [self.owner, int(self._lease_s * 1000), dead_owner]
         return bool(self._take(keys=[keys.owner(self._slot)], args=args) == 1)
 
     def _publish(self) -> None:

@@ -7,7 +7,9 @@ import socket
 from typing import Any
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
 from structlog import get_logger
 
 from engine.errors import FieldcastError
@@ -47,8 +49,13 @@ def main(settings: Settings) -> int:
 
 
 def connect(settings: Settings) -> Redis:
-    """The worker's own connection: RQ changes its time-out, and blocking reads must not have one."""
-    return Redis.from_url(settings.connection_url, socket_timeout=None, health_check_interval=30)
+    """The worker's own connection: RQ changes its time-out, and blocking reads must not have one.
+
+    It repeats no command by itself: a claim whose answer was lost would be repeated as a second claim.
+    """
+    return Redis.from_url(
+        settings.connection_url, socket_timeout=None, health_check_interval=30, retry=Retry(NoBackoff(), 0)
+    )
 
 
 def slot(settings: Settings) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import Self
+from urllib.parse import quote
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from engine.settings import ModelSettings
 
@@ -36,7 +38,9 @@ class Settings(ModelSettings):
         default=2000, ge=1, description="Queue entries from the front that are searched for jobs with the same context."
     )
     lease_s: float = Field(default=30, gt=0, description="Seconds until a silent worker's jobs count as abandoned.")
-    heartbeat_s: float = Field(default=5, gt=0, description="Seconds between two renewals of the lease.")
+    heartbeat_s: float = Field(
+        default=5, gt=0, description="Seconds between two renewals of the lease; at most half of it."
+    )
     hang_grace_s: float = Field(
         default=30, gt=0, description="Seconds past its time-out until a step that never returns ends the process."
     )
@@ -61,6 +65,14 @@ class Settings(ModelSettings):
         default=(5, 300, 1800, 7200, 18000, 36000, 36000), description="Waits before each retry of a webhook."
     )
 
+    @model_validator(mode="after")
+    def _lease_outlasts_heartbeats(self) -> Self:
+        if self.lease_s < 2 * self.heartbeat_s:  # one may be late or lost
+            raise ValueError(
+                f"heartbeat_s is {self.heartbeat_s:g}; it may be at most half of lease_s, {self.lease_s:g}"
+            )
+        return self
+
     @property
     def socket_path(self) -> Path:
         """The embedded server's unix socket: in the data folder, or in the temporary one when that path is too long."""
@@ -73,4 +85,4 @@ class Settings(ModelSettings):
     @property
     def connection_url(self) -> str:
         """Where Redis is."""
-        return self.redis_url or f"unix://{self.socket_path.absolute()}"
+        return self.redis_url or f"unix://{quote(str(self.socket_path.absolute()))}"

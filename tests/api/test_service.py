@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,6 +69,13 @@ async def test_without_redis_everything_that_needs_it_is_503(tmp_path: Path, run
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/v1/presets")).status_code == 200
         assert (await client.post("/v1/jobs", json={"context": ""})).status_code == 422
+
+
+async def test_it_stops_at_whatever_point_of_its_start(settings: Settings, running: Running) -> None:
+    for turns in range(30):  # of the event loop, in which the subscription is being made
+        async with asyncio.timeout(20), running(settings):
+            for _ in range(turns):
+                await asyncio.sleep(0)
 
 
 async def test_unknown_paths_and_methods(client: httpx.AsyncClient) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from threading import Thread
 
 import httpx
 import pytest
 import uvicorn
-from threading import Thread
 
 from api.app import create_app
 from worker.settings import Settings

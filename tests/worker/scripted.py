@@ -1,0 +1,82 @@
+"""An answerer that does what the document tells it, and a worker process around it. No model: the queue is tested.
+
+The first word of a context is the deed: `raise`, `die`, `hang` (a native call that no signal ends), `sleep SECONDS`,
+`hold FILE` (until the file exists); anything else is answered at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.result import BatchStats
+from worker.batch_worker import BatchWorker
+from worker.main import connect
+from worker.runner import Answer, Question
+from worker.settings import Settings
+
+CONFIDENCE = 0.9
+POLL_S = 0.01
+
+
+class Scripted:
+    """Answers a batch by doing its deeds in order; notes every call's contexts, in a file too when it has one."""
+
+    def __init__(self, calls_path: Path | None = None) -> None:
+        self.calls: list[list[str]] = []
+        self.resets = 0
+        self._calls_path = calls_path
+
+    def answer(self, questions: Sequence[Question]) -> list[Answer]:
+        contexts = [question.context for question in questions]
+        self.calls.append(contexts)
+        if self._calls_path is not None:
+            with self._calls_path.open("a") as file:
+                file.write(json.dumps(contexts) + "\n")
+        for context in contexts:
+            _do(*context.split(maxsplit=2))
+        stats = BatchStats(len(contexts), len(set(contexts)), 1, computed_tokens=10, cached_tokens=0, shared_tokens=0)
+        return [Answer(_result(context), None, stats, prefill_ms=1.0, eval_ms=1.0) for context in contexts]
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
+def _do(deed: str = "", argument: str = "", _rest: str = "") -> None:
+    if deed == "raise":
+        raise RuntimeError(f"about {argument}")
+    if deed == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed == "hang":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        time.sleep(3600)
+    if deed == "sleep":
+        time.sleep(float(argument))
+    if deed == "hold":
+        while not Path(argument).exists():
+            time.sleep(POLL_S)
+
+
+def _result(context: str) -> dict[str, Any]:
+    parsed = {"urgent": {"value": True, "prob": CONFIDENCE}}
+    return {"json": {"urgent": True}, "parsed_json": parsed, "length": len(context)}
+
+
+class DiesBeforeStart(BatchWorker):
+    """Claims a batch and is killed before it starts it."""
+
+    def execute_job(self, ids: Any, queue: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    settings = Settings()
+    kind = {"BatchWorker": BatchWorker, "DiesBeforeStart": DiesBeforeStart}[sys.argv[1]]
+    worker = kind(connect(settings), settings, Scripted(Path(sys.argv[2])), settings.worker_slot, {"model": "scripted"})
+    worker.work(logging_level="WARNING")

@@ -1,0 +1,128 @@
+"""kill -9 at the worst moments: nothing is lost, nothing ends twice, and what kills workers is put away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from conftest import Client, Part, ids_in, queued_ids, until
+from redis import Redis
+
+from worker import documents, keys
+from worker.batch_worker import BatchWorker
+from worker.jobs import Job
+
+StartWorker = Callable[..., Part]
+
+
+def running(client: Client, jobs: list[Job]) -> bool:
+    return all(client.status(job) == "in_progress" for job in jobs)
+
+
+def assert_nothing_is_left(redis: Redis, slot: str = "mac") -> None:
+    for key in (keys.QUEUE_LIST, keys.claimed(slot), keys.STARTED, keys.CRASHES, keys.COSTS):
+        assert not redis.exists(key), key
+
+
+def test_a_batch_whose_worker_was_killed_is_run_again_by_the_next_one(
+    redis: Redis, client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    jobs = [*client.submit_all([f"hold {gate}"] * 3), *client.submit_all(["fine", "fine too"])]
+    killed = start_worker()
+    until(lambda: running(client, jobs))
+    killed.process.kill()
+    killed.process.wait()
+    waiting = client.submit("came later")
+    gate.touch()
+    start_worker()
+    ended = client.until_ended([*jobs, waiting])
+    assert [job.status for job in ended] == ["completed"] * 6
+    assert [job.attempts for job in ended] == [2] * 5 + [1]
+    assert [redis.xlen(keys.results(job.id)) for job in ended] == [1] * 6
+    assert_nothing_is_left(redis)
+
+
+def test_jobs_that_were_running_in_a_crash_run_alone(
+    redis: Redis, client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    jobs = client.submit_all([f"hold {gate}"] * 3)
+    killed = start_worker()
+    until(lambda: running(client, jobs))
+    killed.process.kill()
+    killed.process.wait()
+    gate.touch()
+    second = start_worker()
+    client.until_ended(jobs)
+    assert [len(call) for call in second.calls] == [1, 1, 1]
+
+
+def test_a_job_that_kills_its_worker_twice_is_quarantined_and_its_neighbours_complete(
+    redis: Redis, client: Client, start_worker: StartWorker
+) -> None:
+    good, killer, also_good = client.submit_all(["fine", "die", "fine too"])
+    parts = []
+    for _ in range(2):
+        parts.append(start_worker())
+        assert parts[-1].process.wait(90) == -9
+    parts.append(start_worker())
+    ended = client.until_ended([good, killer, also_good])
+    assert [job.status for job in ended] == ["completed", "failed", "completed"]
+    problem = ended[1].error
+    assert problem is not None
+    assert problem["type"] == "quarantined"
+    assert ended[1].attempts == 2
+    assert ended[1].finished_at is not None
+    assert sum(call.count("die") for part in parts for call in part.calls) == 2
+    assert [redis.xlen(keys.results(job.id)) for job in ended] == [1, 1, 1]
+    assert 0 < redis.ttl(keys.document(documents.context_id("die"))) <= 3600
+    assert_nothing_is_left(redis)
+
+
+def test_a_claim_whose_worker_was_killed_before_it_started_goes_back_in_order(
+    redis: Redis, client: Client, start_worker: StartWorker, new_worker: Callable[..., BatchWorker]
+) -> None:
+    jobs = client.submit_all(["a", "b", "a", "c"])
+    claimed_order = [jobs[i].id for i in (0, 2, 1)]
+    assert start_worker("DiesBeforeStart", batch_rows=3).process.wait(90) == -9
+    assert ids_in(redis, keys.claimed("mac")) == claimed_order
+    later = client.submit("d")
+    worker = new_worker()
+    worker.bootstrap("WARNING")
+    assert queued_ids(redis) == [*claimed_order, jobs[3].id, later.id]
+    assert redis.hlen(keys.CRASHES) == 0
+    worker.teardown()
+
+
+def test_another_slot_s_worker_picks_up_what_a_dead_one_left_when_its_lease_is_over(
+    redis: Redis, client: Client, start_worker: StartWorker, tmp_path: Path, drain: Callable[..., BatchWorker]
+) -> None:
+    gate = tmp_path / "gate"
+    running_job = client.submit(f"hold {gate}")
+    killed = start_worker(slot="other", lease_s=2, heartbeat_s=0.5)
+    until(lambda: running(client, [running_job]))
+    killed.process.kill()
+    killed.process.wait()
+    redis.rpush(keys.claimed("other"), client.submit("fine").id)
+    redis.lrem(keys.QUEUE_LIST, 1, redis.lrange(keys.claimed("other"), 0, 0)[0])
+    gate.touch()
+    until(lambda: not redis.exists(keys.owner("other")))
+    drain()
+    assert client.fetch(running_job).status == "completed"
+    assert client.fetch(running_job).attempts == 2
+    assert_nothing_is_left(redis, "other")
+
+
+def test_a_second_worker_of_a_slot_waits_until_the_first_has_gone(
+    client: Client, start_worker: StartWorker, redis: Redis
+) -> None:
+    first = start_worker()
+    until(lambda: redis.exists(keys.worker("mac")))
+    second = start_worker()
+    until(lambda: "slot_wait" in second.log or "waiting for the slot" in second.log)
+    first.process.kill()
+    first.process.wait()
+    job = client.submit("fine")
+    assert client.until_ended([job])[0].status == "completed"
+    assert second.calls == [["fine"]]
