@@ -156,6 +156,40 @@ def run_command(
     raise typer.Exit(run(request, settings, as_json=as_json))
 
 
+@app.command("evaluate")
+def evaluate_command(
+    schema: Annotated[Path, typer.Option(help="JSON file with a schema.", metavar="FILE")],
+    data: Annotated[
+        Path,
+        typer.Option(help='Labelled records, one {"context": ..., "labels": {...}} a line.', metavar="FILE.jsonl"),
+    ],
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N records.", metavar="N")] = None,
+    layout: Annotated[str, typer.Option(help="context_first, schema_first or joint.")] = "context_first",
+    scoring: Annotated[str, typer.Option(help="sequence or branch.")] = "sequence",
+    show_choices: Annotated[bool, typer.Option("--show-choices", help="List the choices in the prompt.")] = False,
+    prior: Annotated[
+        bool | None,
+        typer.Option("--prior/--no-prior", help="Subtract the content-free prior. [default: but for booleans]"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Answer labelled records in this process, and print how good the answers are."""
+    settings = read_settings()
+    from deploy.evaluate import evaluate
+    from deploy.run import BadInput
+
+    options = {"layout": layout, "scoring": scoring, "show_choices": show_choices, "prior": prior}
+    try:
+        figures = evaluate(schema, data, limit, options, settings)
+    except BadInput as error:
+        show.complain(str(error))
+        raise typer.Exit(BAD_USAGE) from None
+    if as_json:
+        show.print_json(figures)
+    else:
+        show.figures(figures)
+
+
 @app.command("config")
 def config_command(as_json: Json = False) -> None:
     """Print every setting: its value, where it comes from, and what it means."""

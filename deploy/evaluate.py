@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.progress import track
-from rich.table import Table
 
 from deploy import show
 from deploy.run import BadInput, read_schema, read_text
-from engine.errors import FieldcastError, InvalidContext
-from engine.quality import FieldQuality, Tally
+from engine.errors import FieldcastError, InvalidContext, OptionsError
+from engine.quality import Tally
 from engine.request import Options, Request
 from engine.schema import StructuredSchema, Value
 from engine.settings import ModelSettings
@@ -24,7 +23,7 @@ RECORDS_AT_ONCE = 8  # in one Engine.run
 def read_records(path: Path, schema: StructuredSchema, limit: int | None) -> list[tuple[str, Mapping[str, Value]]]:
     """Documents and their labels, one JSON object `{"context": ..., "labels": {field: value}}` a line. Labels of fields
     that the schema lacks are left out, and so are records without any label. Raises BadInput naming the line."""
-    records = []
+    records: list[tuple[str, Mapping[str, Value]]] = []
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
@@ -44,9 +43,15 @@ def read_records(path: Path, schema: StructuredSchema, limit: int | None) -> lis
     return records[:limit]
 
 
-def evaluate(schema_path: Path, data: Path, limit: int | None, options: Options, settings: ModelSettings) -> Any:
-    """Answers all records; the figures as a dict."""
+def evaluate(
+    schema_path: Path, data: Path, limit: int | None, how: Mapping[str, Any], settings: ModelSettings
+) -> dict[str, Any]:
+    """Answers all records; the figures. Raises BadInput for what the command line names."""
     schema = read_schema(schema_path)
+    try:
+        options = Options(**how)
+    except OptionsError as error:
+        raise BadInput(str(error)) from None
     records = read_records(data, schema, limit)
     from engine.engine import Engine
 
@@ -72,14 +77,3 @@ def evaluate(schema_path: Path, data: Path, limit: int | None, options: Options,
         "macro_accuracy": sum(f.accuracy for f in figures) / len(figures),
         "fields": [f.to_dict() for f in figures],
     }
-
-
-def table(figures: Mapping[str, Any]) -> Table:
-    """The figures as people read them."""
-    made = Table(caption=f"{figures['model']}, {figures['records']} records", caption_justify="left")
-    for column in ("field", "values", "records", "accuracy", "majority", "log-loss", "Brier", "ECE"):
-        made.add_column(column, justify="left" if column == "field" else "right")
-    for row in (FieldQuality(**row) for row in figures["fields"]):
-        measured = (row.accuracy, row.majority, row.log_loss, row.brier, row.ece)
-        made.add_row(row.field, str(row.values), str(row.records), *(f"{figure:.3f}" for figure in measured))
-    return made

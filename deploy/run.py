@@ -35,7 +35,7 @@ def read_request(
             schema, sample = loaded.schema, loaded.samples[0]
         else:
             assert schema_path is not None
-            schema = _read_schema(schema_path)
+            schema = read_schema(schema_path)
         return Request(_read_context(context, sample), schema, Options(**options))
     except (presets.UnknownPreset, OptionsError) as error:
         raise BadInput(str(error)) from None
@@ -58,17 +58,32 @@ def run(request: Request, settings: ModelSettings, *, as_json: bool) -> int:
     return 0
 
 
-def _read_schema(path: Path) -> StructuredSchema:
+def read_schema(path: Path) -> StructuredSchema:
+    """The schema that a JSON file is, or holds as `schema` (a preset) or `fields`. Raises BadInput."""
     try:
-        definition = json.loads(_text(path.read_bytes(), str(path)))
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+        definition = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise BadInput(f"{path} is not JSON: {error}") from None
     try:
-        return StructuredSchema(definition)
+        return StructuredSchema(_unwrapped(definition))
     except SchemaError as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises BadInput."""
+    try:
+        return _text(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+
+
+def _unwrapped(definition: Any) -> Any:
+    for key in ("schema", "fields"):
+        inner = definition.get(key) if isinstance(definition, dict) else None
+        if isinstance(inner, dict) and "type" not in inner:  # with a type it is a field of that name
+            return inner
+    return definition
 
 
 def _read_context(context: str | None, sample: str | None) -> str:
@@ -79,10 +94,7 @@ def _read_context(context: str | None, sample: str | None) -> str:
         return sample
     if context is None or context == "-":
         return _text(sys.stdin.buffer.read(), "standard input")
-    try:
-        return _text(Path(context).read_bytes(), context)
-    except OSError as error:
-        raise BadInput(f"cannot read {context}: {error.strerror}") from None
+    return read_text(Path(context))
 
 
 def _text(data: bytes, source: str) -> str:

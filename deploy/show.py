@@ -81,5 +81,18 @@ def job(record: Mapping[str, Any]) -> None:
         complain(f"the job is {record['status']}: {error.get('title', '')} {error.get('detail', '')}".rstrip())
 
 
+def figures(quality: Mapping[str, Any]) -> None:
+    """What `evaluate` found, one row per field."""
+    table = Table(caption=f"{quality['model']}, {quality['records']} records", caption_justify="left")
+    for column in ("field", "values", "records", "accuracy", "majority", "log-loss", "Brier", "ECE"):
+        table.add_column(column, justify="left" if column == "field" else "right")
+    for row in quality["fields"]:
+        measured = (row[key] for key in ("accuracy", "majority", "log_loss", "brier", "ece"))
+        table.add_row(
+            escape(row["field"]), str(row["values"]), str(row["records"]), *(f"{figure:.3f}" for figure in measured)
+        )
+    out.print(table)
+
+
 def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

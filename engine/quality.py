@@ -1,4 +1,4 @@
-"""How good answers are on labelled records: accuracy, log-loss, Brier score and calibration error. Plain numpy; no mlx."""
+"""How good answers are on labelled records: accuracy, log-loss, Brier score, calibration error. Plain numpy; no mlx."""
 
 from __future__ import annotations
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from deploy.embedded import EmbeddedValkey
     from engine import Engine
 
-SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
-
 
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:

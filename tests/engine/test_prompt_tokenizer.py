@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine import Engine, Options, Request, StructuredSchema
 from engine.request import LAYOUTS, Layout
 
 TURN_MARKERS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
-# Bytes that the built-in model's vocabulary has no token for; its tokenizer drops them silently.
-NO_TOKEN = "\x04\x06\x13\x14\x16\x1d"
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=NO_TOKEN), min_size=1, max_size=60)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 
 
 @pytest.mark.parametrize("marker", TURN_MARKERS)
@@ -48,9 +46,10 @@ def test_the_parts_of_a_prompt_tokenise_as_the_whole(
     """Every path from the root to a value's end equals the tokens of its text between two special tokens."""
     labels = [f"{i}{c}" for i, c in enumerate(choices)]
     schema = StructuredSchema({"field": {"type": "enum", "choices": labels, "description": description}})
-    if not context.strip():
-        return
     tokenizer = engine.tokenizer
+    assume(context.strip())
+    # The built-in model's vocabulary lacks a few bytes (control characters, planes 4 and up); its tokenizer drops them.
+    assume(all(tokenizer.decode(tokenizer.text(text)) == text for text in (context, description, *choices)))
     prompt = engine.prompts.build(Request(context, schema, Options(layout=layout)))
     field = prompt.fields[0]
     trie = field.trie

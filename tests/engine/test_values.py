@@ -9,6 +9,15 @@ import pytest
 from engine import ContextTooLong, Engine, InvalidContext, Options, Request, Result, StructuredSchema
 from engine.request import LAYOUTS, SCORINGS, Layout, Scoring
 
+LONG = (
+    "The harbour master of Trondheim writes that ferry number eleven left its berth at dawn without lights, that two "
+    "dockers saw a crate marked with a blue heron lowered into the hold, that the customs seal on warehouse nine was "
+    "found broken when the tide turned, and that nobody answered the radio until the pilot boat came alongside near "
+    "the old lighthouse; he therefore asks the company to keep the cargo, the crew list and both logbooks under lock "
+    "until an inspector from the capital has arrived on Thursday"
+).ljust(512, ".")
+assert len(LONG) == 512
+
 ODD = [
     "P1",
     "P10",
@@ -35,8 +44,8 @@ ODD = [
     '"',
     "null",
     "true",
-    "long " * 102 + "x",
-    "long " * 102 + "xy",
+    LONG[:-1],
+    LONG,
 ]
 
 
