@@ -53,12 +53,27 @@ def read_settings(port: int | None = None) -> Settings:
     from worker.settings import Settings
 
     try:
-        return Settings() if port is None else Settings(port=port)
+        settings = Settings() if port is None else Settings(port=port)
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(str(part) for part in problem["loc"]).upper()
             show.complain(f"FIELDCAST_{name}: {problem['msg']}")
         raise typer.Exit(BAD_USAGE) from None
+    if settings.redis_url is not None and not _can_be_used(settings.redis_url):
+        # Without the URL, which may hold a password.
+        show.complain("FIELDCAST_REDIS_URL: is not a redis://, rediss:// or unix:// URL")
+        raise typer.Exit(BAD_USAGE)
+    return settings
+
+
+def _can_be_used(redis_url: str) -> bool:
+    from redis.connection import parse_url
+
+    try:
+        parse_url(redis_url)
+    except ValueError:
+        return False
+    return True
 
 
 def _version(wanted: bool) -> None:

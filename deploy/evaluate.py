@@ -24,13 +24,15 @@ def read_records(path: Path, schema: StructuredSchema, limit: int | None) -> lis
     """Documents and their labels, one JSON object `{"context": ..., "labels": {field: value}}` a line. Labels of fields
     that the schema lacks are left out, and so are records without any label. Raises BadInput naming the line."""
     records: list[tuple[str, Mapping[str, Value]]] = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
             context, labels = record["context"], dict(record["labels"])
-        except (ValueError, TypeError, KeyError):
+            if not isinstance(context, str):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise BadInput(f'{path}, line {number}: not an object with "context" and "labels"') from None
         known = {name: label for name, label in labels.items() if name in schema}
         for name, label in known.items():

@@ -45,6 +45,7 @@ def api(settings: Settings, listen_fd: int | None = None) -> int:
 
 def worker(settings: Settings) -> int:
     """Answers jobs until SIGTERM or SIGINT."""
+    check_loopback(settings.host)  # of its metrics
     from worker.main import main
 
     _begin()
@@ -53,6 +54,7 @@ def worker(settings: Settings) -> int:
 
 def webhooks(settings: Settings) -> int:
     """Sends webhooks until SIGTERM or SIGINT."""
+    check_loopback(settings.host)  # of its metrics
     from worker.webhooks import main
 
     _begin()

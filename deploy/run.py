@@ -64,6 +64,8 @@ def read_schema(path: Path) -> StructuredSchema:
         definition = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise BadInput(f"{path} is not JSON: {error}") from None
+    except RecursionError:
+        raise BadInput(f"{path} nests too deep") from None
     try:
         return StructuredSchema(_unwrapped(definition))
     except SchemaError as error:

@@ -35,6 +35,12 @@ class PartFailed(FieldcastError):
         )
 
 
+class FolderUnusable(FieldcastError):
+    """The data folder cannot be written."""
+
+    type = "folder_unusable"
+
+
 class Stack:
     """Embedded server (unless `redis_url` is set), worker, api and webhooks.
 
@@ -67,10 +73,15 @@ class Stack:
         check_free(settings.host, settings.webhooks_metrics_port, "FIELDCAST_WEBHOOKS_METRICS_PORT")
 
     def start(self) -> None:
-        """Starts everything; returns before the parts are ready. Raises EmbeddedServerError."""
+        """Starts everything; returns before the parts are ready. Raises EmbeddedServerError, FolderUnusable."""
         settings = self._settings
         logs = settings.data_dir / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FolderUnusable(
+                f"the folder {logs} cannot be made: {error.strerror}; set FIELDCAST_DATA_DIR to a folder of yours"
+            ) from error
         if settings.redis_url is None:
             self._server = EmbeddedValkey(settings.data_dir / "valkey", settings.socket_path)
             self._server.start()

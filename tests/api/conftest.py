@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -70,20 +71,22 @@ async def redis(settings: Settings) -> AsyncIterator[Redis]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Settings of a server that a real worker process serves; one for the whole run."""
     folder = tmp_path_factory.mktemp("served")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        metrics_port = free.getsockname()[1]
     with EmbeddedValkey(folder / "valkey", folder / "v.sock") as server:
         environment = os.environ | {
             "FIELDCAST_REDIS_URL": server.url,
             "FIELDCAST_MODEL": "smollm2-135m",
-            "FIELDCAST_WORKER_METRICS_PORT": "0",
+            "FIELDCAST_WORKER_METRICS_PORT": str(metrics_port),
         }
         with (folder / "worker.log").open("wb") as log:
             worker = subprocess.Popen([sys.executable, "-c", WORKER], env=environment, stdout=log, stderr=log)
         try:
             asyncio.run(_until_alive(server.url, worker, folder / "worker.log"))
-            yield Settings(redis_url=server.url, model="smollm2-135m")
+            yield Settings(redis_url=server.url, model="smollm2-135m", worker_metrics_port=metrics_port)
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(60)
 
 
 async def _until_alive(url: str, worker: subprocess.Popen[bytes], log: Path) -> None:

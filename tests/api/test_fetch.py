@@ -17,6 +17,7 @@ from worker.keys import DONE_CHANNEL
 pytestmark = pytest.mark.anyio
 
 BODY = {"context": "The invoice is wrong.", "schema": {"angry": {"type": "boolean"}}}
+PATIENCE_S = 40  # shorter than the waits of these tests, so that none of them ends by itself
 UNKNOWN = "0" * 16 + "-" + "0" * 32
 
 
@@ -61,7 +62,7 @@ async def test_waiting_in_vain_ends_in_202(client: httpx.AsyncClient) -> None:
     path = await submit(client)
     started = time.monotonic()
     answer = await client.get(path, headers={"prefer": "wait=1"})
-    assert 0.9 < time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.99
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
     assert answer.headers["preference-applied"] == "wait=1"
     assert "retry-after" in answer.headers
@@ -76,23 +77,23 @@ async def test_a_preference_that_cannot_be_read_is_ignored(client: httpx.AsyncCl
 async def test_a_message_wakes_all_who_wait(
     client: httpx.AsyncClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "RECHECK_S", 60)  # so that only the message can wake them
+    monkeypatch.setattr(waiting, "RECHECK_S", 600)  # so that only the message can wake them
     path = await submit(client)
-    held = [asyncio.create_task(client.get(path, headers={"prefer": "wait=30"})) for _ in range(20)]
+    held = [asyncio.create_task(client.get(path, headers={"prefer": "wait=60"})) for _ in range(20)]
     await _until_waiting(client, len(held))
     await jobs.cancel(redis, path.rpartition("/")[2])
     await redis.publish(DONE_CHANNEL, json.dumps({"ids": [UNKNOWN, path.rpartition("/")[2]]}))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         answers = await asyncio.gather(*held)
     assert {(a.status_code, a.json()["status"]) for a in answers} == {(200, "cancelled")}
-    assert {a.headers["preference-applied"] for a in answers} == {"wait=30"}
+    assert {a.headers["preference-applied"] for a in answers} == {"wait=60"}
 
 
 async def test_a_lost_message_only_delays(client: httpx.AsyncClient, redis: Redis) -> None:
     path = await submit(client)
-    held = asyncio.create_task(client.get(path, headers={"prefer": "wait=30"}))
+    held = asyncio.create_task(client.get(path, headers={"prefer": "wait=60"}))
     await _until_waiting(client, 1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await redis.client_kill_filter(_type="pubsub")
         await jobs.cancel(redis, path.rpartition("/")[2])
         answer = await held
@@ -102,10 +103,10 @@ async def test_a_lost_message_only_delays(client: httpx.AsyncClient, redis: Redi
 @pytest.mark.parametrize("message", [b"", b"{", b"[]", b'"ids"', b'{"ids": 3}', b'{"ids": [{}]}', b"\xff"])
 async def test_an_unreadable_message_is_survived(client: httpx.AsyncClient, redis: Redis, message: bytes) -> None:
     path = await submit(client)
-    held = asyncio.create_task(client.get(path, headers={"prefer": "wait=30"}))
+    held = asyncio.create_task(client.get(path, headers={"prefer": "wait=60"}))
     await _until_waiting(client, 1)
     await redis.publish(DONE_CHANNEL, message)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await client.post(f"{path}/cancel")
         assert (await held).json()["status"] == "cancelled"
 
@@ -123,6 +124,6 @@ async def _until_waiting(client: httpx.AsyncClient, count: int) -> None:
     transport = client._transport
     assert isinstance(transport, httpx.ASGITransport)
     waiter = transport.app.state.waiter  # type: ignore[attr-defined]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while waiter.waiting < count or not waiter.listening:
             await asyncio.sleep(0.01)

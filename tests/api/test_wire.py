@@ -28,7 +28,7 @@ def base_url(settings: Settings) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
 
 
 @pytest.mark.parametrize("declared", [True, False])

@@ -17,6 +17,7 @@ COMMANDS = (
     ["worker"],
     ["webhooks"],
     ["run"],
+    ["evaluate"],
     ["config"],
     ["doctor"],
     ["models"],
@@ -67,12 +68,21 @@ def test_a_setting_that_cannot_be_used_is_bad_usage_and_is_named(fieldcast: Comm
     assert "FIELDCAST_PASS_TOKENS" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["up", "api", "worker", "webhooks", "doctor", "config"])
+def test_a_redis_url_that_is_none_is_bad_usage_and_is_not_repeated(fieldcast: Command, command: str) -> None:
+    done = fieldcast(command, redis_url="http://user:hunter2@example.org")
+    assert done.returncode == 2
+    assert "FIELDCAST_REDIS_URL" in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("schema", "complaint"),
     [
         ("{", "not JSON"),
         ("[]", "schema"),
         ('{"a": {"type": "enum", "choices": ["only one"]}}', "a"),
+        ("[" * 100_000, "deep"),
         ("\xff", "not UTF-8"),
     ],
 )
@@ -85,6 +95,24 @@ def test_a_schema_file_that_cannot_be_used_is_bad_usage(
     assert done.returncode == 2
     assert complaint in done.stderr
     assert str(path) in done.stderr
+
+
+def test_a_data_folder_that_cannot_be_made_is_named(fieldcast: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "model").mkdir()
+    for model in ("smollm2-135m", str(tmp_path / "model")):
+        done = fieldcast(
+            "up",
+            "--port",
+            "0",
+            data_dir=str(tmp_path / "file" / "data"),
+            model=model,
+            worker_metrics_port="0",
+            webhooks_metrics_port="0",
+        )
+        assert done.returncode == 1
+        assert "FIELDCAST_DATA_DIR" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_presets_as_json(fieldcast: Command) -> None:
@@ -134,7 +162,7 @@ def test_config_tells_where_a_value_comes_from_and_hides_secrets(fieldcast: Comm
         assert "aHVudGVyMg" not in shown
 
 
-@pytest.mark.parametrize("command", ["up", "api"])
+@pytest.mark.parametrize("command", ["up", "api", "worker", "webhooks"])
 def test_only_loopback_may_be_bound(fieldcast: Command, data_dir: Path, command: str) -> None:
     done = fieldcast(command, host="0.0.0.0")
     assert done.returncode == 1

@@ -54,6 +54,8 @@ def test_the_figures_of_a_few_records(fieldcast: Command, data_dir: Path, tmp_pa
     [
         ("not json", "line 1: not an object"),
         ('{"context": "a"}', "line 1: not an object"),
+        ('{"context": 1, "labels": {"urgent": true}}', "line 1: not an object"),
+        ('{"context": "a\u2028b", "labels": {"urgent": 1}}', "1 is not a value of urgent"),  # one line of JSON
         ('{"context": "a", "labels": {"language": "Klingon"}}', "'Klingon' is not a value of language"),
         ('{"context": "a", "labels": {"urgent": 1}}', "1 is not a value of urgent"),
         ('{"context": "a", "labels": {"other": 1}}', "no record with a label"),

@@ -90,4 +90,4 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
             for process in processes:
                 process.send_signal(signal.SIGTERM)
             for process in processes:
-                process.wait(30)
+                process.wait(60)

@@ -49,7 +49,7 @@ def settings_for(tmp_path: Path) -> Callable[..., Settings]:
             "webhook_allowed_private_hosts": ("127.0.0.1", "hooks.fieldcast.test"),
             "webhook_allowed_ports": tuple(r.port for r in receivers),
             "webhook_retry_delays_s": (0.02,) * 7,
-            "webhook_timeout_s": 5.0,
+            "webhook_timeout_s": 100.0,
         }
         return Settings(**{**given, **changes})
 

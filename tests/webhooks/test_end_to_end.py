@@ -55,7 +55,7 @@ def start(valkey: EmbeddedValkey) -> Iterator[Callable[..., subprocess.Popen[byt
     for process in started:
         process.send_signal(signal.SIGTERM)
     for process in started:
-        process.wait(30)
+        process.wait(60)
 
 
 def spec(context: str, webhook: Webhook | None) -> JobSpec:
@@ -108,7 +108,7 @@ def test_a_completed_and_a_failed_job_are_announced_and_retried(
         assert job["data"]["status"] == "failed"
         assert job["data"]["error"]["type"] == "context_too_long"
         sender.send_signal(signal.SIGTERM)
-        assert sender.wait(10) == 0
+        assert sender.wait(60) == 0
 
     asyncio.run(scenario())
 
@@ -126,12 +126,12 @@ def test_a_killed_sender_loses_nothing(
                     enqueue(pipeline, job.id, "job.completed", receiver.url(), SECRET)
                     await pipeline.execute()
             sender = start(RUN_SENDER, receiver, webhook_timeout_s=1)
-            await until(lambda: len(receiver.received) == 5, deadline_s=30)  # all five are under way, unanswered
+            await until(lambda: len(receiver.received) == 5, deadline_s=60)  # all five are under way, unanswered
             sender.kill()
             sender.wait()
             assert await pending(redis) == 5
             start(RUN_SENDER, receiver, webhook_timeout_s=1)
-            await until(lambda: idle(redis), deadline_s=30)
+            await until(lambda: idle(redis), deadline_s=60)
         first, second = receiver.received[:5], receiver.received[5:]
         assert {r.headers["webhook-id"] for r in first} == {r.headers["webhook-id"] for r in second}
         assert len(second) == 5

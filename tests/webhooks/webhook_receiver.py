@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         receiver.received.append(Received(self.path, headers, body, time.time()))
         answer = receiver.answers[min(len(receiver.received), len(receiver.answers)) - 1]
         if isinstance(answer, str):
-            receiver._released.wait(30)
+            receiver._released.wait(120)
             self.close_connection = True
             return
         status, extra = answer if isinstance(answer, tuple) else (answer, {})
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-async def until(condition: Callable[[], Any], deadline_s: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
     """What `condition` returns (awaited when it can be), once that is true. Fails after the deadline."""
     end = time.monotonic() + deadline_s
     while True:
