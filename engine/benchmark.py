@@ -34,12 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="N", help="times each document is answered (default 1)"
     )
+    parser.add_argument("--documents", type=int, metavar="N", help="only the first N samples of each preset")
     parser.add_argument("--strategy", choices=("packed", "broadcast"), help="default: what the check at load chooses")
     parser.add_argument("--layout", choices=LAYOUTS, default="context_first")
     parser.add_argument("--no-baseline", action="store_true", help="leave out the autoregressive baseline")
     chosen = parser.parse_args(arguments)
-    if chosen.repeat < 1:
-        parser.error("--repeat must be at least 1")
+    if chosen.repeat < 1 or (chosen.documents is not None and chosen.documents < 1):
+        parser.error("--repeat and --documents must be at least 1")
     try:
         engine = Engine.load(settings=ModelSettings(**({"strategy": chosen.strategy} if chosen.strategy else {})))
     except FieldcastError as error:
@@ -50,7 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     results = []
     for name in chosen.presets:
-        results.append(measure(engine, presets.load(name), chosen.layout, chosen.repeat, not chosen.no_baseline))
+        preset = presets.load(name)
+        documents = list(preset.samples[: chosen.documents]) * chosen.repeat
+        results.append(measure(engine, preset, documents, chosen.layout, not chosen.no_baseline))
         print(report(results[-1]), flush=True)
     if chosen.json:
         figures = {
@@ -63,12 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def measure(engine: Engine, preset: presets.Preset, layout: str, repeat: int, with_baseline: bool) -> dict[str, Any]:
+def measure(
+    engine: Engine, preset: presets.Preset, documents: list[str], layout: str, with_baseline: bool
+) -> dict[str, Any]:
     """One preset's figures: `cold` and `warm`, each in the shape of the public contract."""
     requests = [
-        Request(sample, preset.schema, Options(layout=layout))  # type: ignore[arg-type]  # checked by Options
-        for sample in preset.samples
-        for _ in range(repeat)
+        Request(document, preset.schema, Options(layout=layout))  # type: ignore[arg-type]  # checked by Options
+        for document in documents
     ]
     engine.forget()
     answer(engine, requests[0])  # compiles what there is to compile, and is not counted

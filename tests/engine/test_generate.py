@@ -111,6 +111,8 @@ def test_the_benchmark_prints_and_writes_its_figures(tmp_path) -> None:
         "engine.benchmark",
         "--presets",
         "fintech_fraud",
+        "--documents",
+        "1",
         "--json",
         str(tmp_path / "b.json"),
     ]
@@ -129,6 +131,7 @@ def test_the_benchmark_prints_and_writes_its_figures(tmp_path) -> None:
     assert result["warm"]["cached_tokens"] > result["cold"]["cached_tokens"] == 0
 
 
-def test_the_benchmark_refuses_what_it_does_not_know() -> None:
-    command = [sys.executable, "-m", "engine.benchmark", "--presets", "nothing"]
+@pytest.mark.parametrize("arguments", [("--presets", "nothing"), ("--documents", "0"), ("--repeat", "-1")])
+def test_the_benchmark_refuses_what_it_does_not_know(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "engine.benchmark", *arguments]
     assert subprocess.run(command, capture_output=True).returncode == 2
