@@ -134,6 +134,6 @@ def _print_urls(settings: Settings, base_url: str) -> None:
         ("/readyz", "is it ready"),
     ):
         show.out.print(f"  {escape(base_url)}{path:<15} {what}")
-    for part, port in (("worker", settings.worker_metrics_port), ("webhooks", settings.webhooks_metrics_port)):
+    for part, port in (("worker", settings.worker_metrics_port), ("webhook sender", settings.webhooks_metrics_port)):
         show.out.print(f"  {escape(url(settings.host, port))}/metrics        the {part}'s metrics")
     show.out.print("Ctrl-C drains and stops it.")

@@ -7,6 +7,7 @@ machine or its network, and the address that was checked is the address that is 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -18,6 +19,7 @@ from worker.settings import Settings
 
 MAX_URL_CHARACTERS = 2048
 DEFAULT_PORTS = {"https": 443, "http": 80}
+_HOST_NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")  # httpx escapes what is none, as `[` to `%5b`
 
 # All of the IANA special-purpose registry: `ipaddress.is_global` lets some of it through (Python 3.11).
 _REFUSED_V4 = tuple(
@@ -135,6 +137,8 @@ def _check_host(host: str) -> None:
         try:
             socket.inet_aton(host)
         except OSError:
+            if not _HOST_NAME.fullmatch(host):
+                raise AddressRefused("is not a valid URL") from None
             return
         raise AddressRefused("its host is an IP address in an unusual form") from None
     if not is_public(address):

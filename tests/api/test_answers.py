@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
 import presets
+from api.job_body import JobBody
 from worker import status
 from worker.settings import Settings
 
@@ -47,6 +48,8 @@ async def ended(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
         answer = await client.get(path, headers=WAIT)
     assert answer.headers["preference-applied"] == "wait=30"
     job: dict[str, Any] = answer.json()
+    JobBody.model_validate(job)  # as the OpenAPI document has it
+    assert (job["result"] is None) != (job["error"] is None)
     return job
 
 
@@ -75,7 +78,7 @@ async def test_a_document_is_answered(served_client: httpx.AsyncClient) -> None:
 
 
 async def test_a_preset_is_answered(served_client: httpx.AsyncClient) -> None:
-    preset = presets.load("support_triage")
+    preset = presets.load("fintech_fraud")
     job = await answered(served_client, {"context": preset.samples[0], "preset": preset.name})
     assert job["status"] == "completed", job["error"]
     assert list(job["result"]["json"]) == list(preset.schema)

@@ -8,18 +8,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 from standardwebhooks import Webhook as Signer
 from webhook_receiver import SECRET, Receiver, until
 
+from api.app import create_app
 from engine import Options, StructuredSchema
 from worker.deliveries import enqueue, pending
-from worker.jobs import JobSpec, Webhook, submit
+from worker.jobs import JobSpec, submit
+from worker.settings import Settings
 
 if TYPE_CHECKING:
     from deploy.embedded import EmbeddedValkey
@@ -58,9 +62,31 @@ def start(valkey: EmbeddedValkey) -> Iterator[Callable[..., subprocess.Popen[byt
         process.wait(60)
 
 
-def spec(context: str, webhook: Webhook | None) -> JobSpec:
+@asynccontextmanager
+async def api(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
+    ):
+        yield client
+
+
+async def post(client: httpx.AsyncClient, context: str, webhook: dict[str, Any]) -> str:
+    body = {"context": context, "schema": SCHEMA.to_dict(), "metadata": {"ticket": "7"}, "webhook": webhook}
+    answer = await client.post("/v1/jobs", json=body)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+async def has_status(client: httpx.AsyncClient, job_id: str, status: str) -> bool:
+    return bool((await client.get(f"/v1/jobs/{job_id}")).json()["status"] == status)
+
+
+def spec() -> JobSpec:
     return JobSpec(
-        context=context,
+        context="The server room is on fire.",
         schema=SCHEMA,
         preset=None,
         options=Options(),
@@ -68,26 +94,30 @@ def spec(context: str, webhook: Webhook | None) -> JobSpec:
         lane="bulk",
         timeout_s=60,
         result_ttl_s=3600,
-        metadata={"ticket": "7"},
-        webhook=webhook,
+        metadata={},
+        webhook=None,
     )
 
 
 def test_a_completed_and_a_failed_job_are_announced_and_retried(
-    start: Callable[..., Any], start_receiver: Callable[..., Receiver], valkey: EmbeddedValkey
+    start: Callable[..., Any],
+    start_receiver: Callable[..., Receiver],
+    settings_for: Callable[..., Settings],
+    valkey: EmbeddedValkey,
 ) -> None:
     receiver = start_receiver(500, 500, 200)
 
     async def scenario() -> None:
         start(RUN.format("main"), receiver)
         sender = start(RUN.format("webhooks"), receiver)
-        webhook = Webhook(url=receiver.url(), events=("job.completed", "job.failed"), secret=SECRET)
-        quiet = Webhook(url=receiver.url(path="/quiet"), events=("job.failed",), secret=SECRET)
-        async with Redis.from_url(valkey.url) as redis:
-            completed = await submit(redis, spec("The server room is on fire.", webhook))
-            failed = await submit(redis, spec("fire " * 30000, webhook))
-            await submit(redis, spec("All is well.", quiet))  # completes, and asked to hear of failure only
-            await until(lambda: len(receiver.received) == 4, deadline_s=120)
+        webhook = {"url": receiver.url(), "secret": SECRET}
+        quiet = {**webhook, "url": receiver.url(path="/quiet"), "events": ["job.failed"]}
+        async with api(settings_for(receiver, redis_url=valkey.url)) as client, Redis.from_url(valkey.url) as redis:
+            completed = await post(client, "The server room is on fire.", webhook)
+            failed = await post(client, "fire " * 30000, webhook)
+            unannounced = await post(client, "All is well.", quiet)  # completes, and asked to hear of failure only
+            await until(lambda: len(receiver.received) >= 4, deadline_s=120)
+            await until(lambda: has_status(client, unannounced, "completed"))
             await until(lambda: idle(redis))
         events: dict[str, list[Any]] = {}
         for request in receiver.received:
@@ -97,13 +127,13 @@ def test_a_completed_and_a_failed_job_are_announced_and_retried(
         assert sum(len(attempts) for attempts in events.values()) == 4  # two were answered 500, and came again
         assert all(attempt == attempts[0] for attempts in events.values() for attempt in attempts)
         told = {attempts[0]["data"]["id"]: attempts[0] for attempts in events.values()}
-        assert set(told) == {completed.id, failed.id}
-        job = told[completed.id]
+        assert set(told) == {completed, failed}
+        job = told[completed]
         assert job["type"] == "job.completed"
         assert job["data"]["status"] == "completed"
         assert job["data"]["result"]["json"]["urgent"] in (True, False)
         assert job["data"]["metadata"] == {"ticket": "7"}
-        job = told[failed.id]
+        job = told[failed]
         assert job["type"] == "job.failed"
         assert job["data"]["status"] == "failed"
         assert job["data"]["error"]["type"] == "context_too_long"
@@ -120,7 +150,7 @@ def test_a_killed_sender_loses_nothing(
 
     async def scenario() -> None:
         async with Redis.from_url(valkey.url) as redis:
-            jobs = [await submit(redis, spec("The server room is on fire.", None)) for _ in range(5)]
+            jobs = [await submit(redis, spec()) for _ in range(5)]
             for job in jobs:
                 async with redis.pipeline(transaction=True) as pipeline:
                     enqueue(pipeline, job.id, "job.completed", receiver.url(), SECRET)
