@@ -70,7 +70,7 @@ def _can_be_used(redis_url: str) -> bool:
     from redis.connection import parse_url
 
     try:
-        parse_url(redis_url)
+        parse_url(redis_url)  # type: ignore[no-untyped-call]
     except ValueError:
         return False
     return True

@@ -28,9 +28,9 @@ from rq.utils import now
 from rq.worker_registration import clean_worker_registry
 from structlog import get_logger
 
-from worker import keys, metrics
+from worker import job_events, keys, metrics
 from worker.claim import Claims
-from worker.executions import Executions, Recovered
+from worker.executions import Executions
 from worker.lease import Lease, StepClock
 from worker.problems import TIMED_OUT, JobProblem, problem_of
 from worker.runner import Answer, Answerer
@@ -120,7 +120,7 @@ class BatchWorker(SimpleWorker):
         if not self._lease.take(give_up=lambda: self._stop_requested):
             return
         given_back = self._claims.give_back()
-        _observe_recovery(self._transactions.recover([f"{self._slot}."]), given_back)
+        job_events.recovered(self._transactions.recover([f"{self._slot}."]), given_back)
         super().bootstrap(*args, **kwargs)
         self._lease.start()
         metrics.set_worker_up()
@@ -189,7 +189,7 @@ class BatchWorker(SimpleWorker):
             for slot in map(_text, self.connection.smembers(keys.SLOTS)):
                 if slot != self._slot:
                     given_back += self._claims.give_back(slot)
-            _observe_recovery(self._transactions.recover(), given_back)
+            job_events.recovered(self._transactions.recover(), given_back)
             for registry in (self.queues[0].finished_job_registry, self.queues[0].failed_job_registry):
                 registry.cleanup()
             self.connection.zremrangebyscore(keys.CANCELED, 0, time.time())
@@ -245,7 +245,7 @@ class BatchWorker(SimpleWorker):
                 self._answer(batch[half:])
             return
         self._clock.end()
-        self._finish([_ended(entry, answer, len(batch)) for entry, answer in zip(batch, answers, strict=True)])
+        self._finish([outcome_of(entry, answer, len(batch)) for entry, answer in zip(batch, answers, strict=True)])
         if stats := next((a.stats for a in answers if a.stats is not None), None):
             metrics.observe_batch(stats)
             log.info(
@@ -270,7 +270,7 @@ class BatchWorker(SimpleWorker):
         for entry, outcome in zip(ended, stored, strict=True):
             self._running.pop(entry.running.id, None)
             if outcome == "stored":
-                _observe(entry)
+                job_events.ended(entry)
             else:
                 metrics.attempt(outcome)
 
@@ -290,37 +290,6 @@ class BatchWorker(SimpleWorker):
 
 def _failed(entry: Running, problem: JobProblem) -> Ended:
     return outcome_of(entry, Answer(None, problem), 1)
-
-
-def _ended(entry: Running, answer: Answer, jobs: int) -> Ended:
-    return outcome_of(entry, answer, jobs)
-
-
-def _observe_recovery(found: Recovered, given_back: int) -> None:
-    if not (found.jobs or given_back):
-        return
-    log.warning(
-        "recovered",
-        action="worker_recover",
-        given_back=given_back,
-        requeued=found.requeued,
-        quarantined=len(found.quarantined),
-    )
-    for _ in range(found.requeued):
-        metrics.attempt("lost")
-    for entry in found.quarantined:
-        _observe(entry, attempt="lost")
-
-
-def _observe(entry: Ended, attempt: str | None = None) -> None:
-    preset = entry.running.about.preset
-    fields = ((entry.value.get("result") or {}).get("parsed_json") or {}).values()
-    confidences = [field["prob"] for field in fields]
-    timings = entry.value.get("timings")
-    metrics.observe_finished(preset, entry.status, timings, confidences, len(entry.value.get("review", ())))
-    timed_out = (entry.value.get("error") or {}).get("type") == TIMED_OUT.type
-    metrics.attempt(attempt or ("timed_out" if timed_out else entry.status))
-    log.info("job ended", action="job_end", job_id=entry.running.id, status=entry.status, timings=timings)
 
 
 def _text(value: Any) -> str:
