@@ -31,7 +31,7 @@ def test_the_python_example_prints_what_is_shown(environment: dict[str, str], da
 
 
 def test_the_curl_example_asks_what_the_answer_shown_answers() -> None:
-    [command] = [block for block in blocks("sh") if "curl" in block]
+    [command] = [block for block in blocks("sh") if "-d '" in block]
     body = json.loads(re.search(r"-d '(.*)'", command, re.DOTALL)[1])  # type: ignore[index]
     schema = StructuredSchema(body["schema"])
     [shown] = [json.loads(block) for block in blocks("json")]
