@@ -169,7 +169,7 @@ def test_a_second_ctrl_c_hurries_a_part_that_does_not_drain(running: Running, da
     running.ctrl_c()
     running.wait_for("stopping the worker")
     assert eventually(lambda: running.ctrl_c() or "hurrying" in running.output)
-    assert running.process.wait(timeout=30) == 0
+    assert running.process.wait(timeout=START_TIMEOUT_S) == 0
     assert left_behind(data_dir) == []
 
 
