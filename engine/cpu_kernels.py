@@ -7,6 +7,7 @@ the block may attend to, so that a wide tree costs in proportion to its tokens, 
 
 from __future__ import annotations
 
+from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 

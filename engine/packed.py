@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import cast
 
+from engine import device  # isort: skip  # first: it loads OpenBLAS, which must come before mlx
 import mlx.core as mx
 import numpy as np
 
-from engine import device
 from engine.cpu_kernels import attention_blocks
 from engine.evaluation import Edges, Evaluation, Stopwatch, empty_evaluation, read_edges, slices
 from engine.hooks import HookedModel, TreeCache

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
 import mlx.core as mx
 import numpy as np
 
