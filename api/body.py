@@ -1,4 +1,4 @@
-"""Reads a request's JSON body strictly. Imports api.problems only.
+"""Reads a request's JSON body strictly. Imports api.problems and engine.schema only.
 
 Python's reader is lenient where JSON is not: it takes NaN, keeps the last of two equal keys, guesses UTF-16, and fails
 in its own ways on deep nesting and huge numbers. Each of these is refused here, and the size while it is being read.
@@ -18,11 +18,11 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from api.problems import FieldError, Invalid, ProblemError, from_validation
+from engine.schema import text_problem
 
 MAX_DEPTH = 64  # of nested arrays and objects
 DISCARDED_BODIES = 8  # so many times the limit is still read and dropped, so that the client sees the 413
 
-NOT_UNICODE = "is not valid Unicode (it holds half of a surrogate pair)"
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -120,24 +120,16 @@ def _text_problems(value: Any, *, check_text: bool) -> Iterator[FieldError]:
         if len(loc) > MAX_DEPTH and not isinstance(node, str):
             raise _too_deep()
         if isinstance(node, str):
-            if not _is_unicode(node):
-                yield FieldError(loc, NOT_UNICODE)
+            if problem := text_problem(node):
+                yield FieldError(loc, problem)
         elif isinstance(node, list):
             stack += [((*loc, index), item) for index, item in enumerate(node) if isinstance(item, inner)]
         elif isinstance(node, dict):
             if isinstance(node, _DuplicateKeys):
                 yield from (FieldError((*loc, key), "is given twice") for key in node.duplicates)
             if check_text:
-                yield from (FieldError((*loc, key), NOT_UNICODE) for key in node if not _is_unicode(key))
+                yield from (FieldError((*loc, key), problem) for key in node if (problem := text_problem(key)))
             stack += [((*loc, key), item) for key, item in node.items() if isinstance(item, inner)]
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _float(digits: str) -> float:

@@ -36,7 +36,7 @@ def read_records(path: Path, schema: StructuredSchema, limit: int | None) -> lis
             raise BadInput(f'{path}, line {number}: not an object with "context" and "labels"') from None
         known = {name: label for name, label in labels.items() if name in schema}
         for name, label in known.items():
-            if not any(type(label) is type(value) and label == value for value in schema[name].values):
+            if not schema[name].allows(label):
                 raise BadInput(f"{path}, line {number}: {label!r} is not a value of {name}")
         if known:
             records.append((context, known))

@@ -46,10 +46,7 @@ def run(request: Request, settings: ModelSettings, *, as_json: bool) -> int:
     from engine.engine import Engine
 
     engine = Engine.load(settings.model, settings=settings, progress=show.say)
-    outcome = engine.run([request])[0]
-    if isinstance(outcome, FieldcastError):
-        raise outcome
-    result = outcome.to_dict()
+    result = engine.answer(request).to_dict()
     if as_json:
         show.print_json(result)
     else:

@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
-from engine.schema import FieldDefinition, StructuredSchema, Value
+from engine.schema import FieldDefinition, StructuredSchema
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -125,7 +125,7 @@ def _judge(text: str, schema: StructuredSchema) -> dict[str, Any]:
     """What of the text can be used: its JSON object, and what is missing, made up or not allowed."""
     found = _first_object(text)
     answer = found if found is not None else {}
-    invalid = {k: v for k, v in answer.items() if k in schema and not _is_allowed(v, schema[k].values)}
+    invalid = {k: v for k, v in answer.items() if k in schema and not schema[k].allows(v)}
     missing = [name for name in schema if name not in answer]
     made_up = [name for name in answer if name not in schema]
     return {
@@ -136,10 +136,6 @@ def _judge(text: str, schema: StructuredSchema) -> dict[str, Any]:
         "hallucinated_keys": made_up,
         "invalid_values": invalid,
     }
-
-
-def _is_allowed(value: object, allowed: tuple[Value, ...]) -> bool:
-    return any(type(value) is type(a) and value == a for a in allowed)
 
 
 def _first_object(text: str) -> dict[str, Any] | None:

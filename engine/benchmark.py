@@ -22,7 +22,6 @@ from engine import baseline
 from engine.engine import Engine
 from engine.errors import FieldcastError
 from engine.request import LAYOUTS, Options, Request
-from engine.result import Result
 from engine.settings import ModelSettings
 
 
@@ -75,14 +74,14 @@ def measure(
         for document in documents
     ]
     engine.forget()
-    answer(engine, requests[0])  # compiles what there is to compile, and is not counted
+    engine.answer(requests[0])  # compiles what there is to compile, and is not counted
     trunk = baseline.Trunk(engine, preset.schema) if with_baseline else None
     cold, warm = [], []
     for request in requests:
         engine.forget()
         cold.append(_one(engine, request, with_baseline, None))
     engine.forget()
-    answer(engine, requests[-1])  # the schema is known from here on
+    engine.answer(requests[-1])  # the schema is known from here on
     for request in requests:
         warm.append(_one(engine, request, with_baseline, trunk))
     return {
@@ -95,15 +94,8 @@ def measure(
     }
 
 
-def answer(engine: Engine, request: Request) -> Result:
-    [outcome] = engine.run([request])
-    if isinstance(outcome, FieldcastError):
-        raise outcome
-    return outcome
-
-
 def _one(engine: Engine, request: Request, with_baseline: bool, trunk: baseline.Trunk | None) -> dict[str, Any]:
-    result = answer(engine, request)
+    result = engine.answer(request)
     figures: dict[str, Any] = {
         "parallel_ms": result.timings.elapsed_ms,
         "passes": result.batch.passes,

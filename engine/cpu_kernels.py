@@ -7,13 +7,13 @@ the block may attend to, so that a wide tree costs in proportion to its tokens, 
 
 from __future__ import annotations
 
-from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
 import mlx.core as mx
 import mlx_lm.models.activations
 import mlx_lm.models.base

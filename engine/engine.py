@@ -123,6 +123,13 @@ class Engine:
             for request, entry in zip(requests, answers, strict=True)
         ]
 
+    def answer(self, request: Request) -> Result:
+        """Answer one request. Raises the `FieldcastError` that keeps it from being answered."""
+        [outcome] = self.run([request])
+        if isinstance(outcome, FieldcastError):
+            raise outcome
+        return outcome
+
     def memory(self) -> dict[str, int]:
         """Bytes that MLX holds: `active`, `cache` (freed, kept for reuse), and the `peak` of active since the start."""
         return device.memory()

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine import baseline
 from engine.engine import Engine
-from engine.errors import FieldcastError, OptionsError
+from engine.errors import OptionsError
 from engine.request import Options, Request
 from engine.schema import StructuredSchema
 
@@ -36,10 +36,7 @@ def run_parallel_generation(
     if unknown:
         raise OptionsError(f"unknown option {unknown[0]!r}; use one of {', '.join(sorted(known))}")
     request = Request(context, schema, replace(Options(), **options))
-    [outcome] = (engine or default_engine()).run([request])
-    if isinstance(outcome, FieldcastError):
-        raise outcome
-    return outcome.to_dict()
+    return (engine or default_engine()).answer(request).to_dict()
 
 
 def stream_naive_generation(

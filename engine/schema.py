@@ -60,6 +60,10 @@ class FieldDefinition:
         """The values an answer may take, in the schema's order; (True, False) for a boolean."""
         return (True, False) if self.field_type == "boolean" else tuple(self.choices)
 
+    def allows(self, value: object) -> bool:
+        """Is `value` one of the field's values? Types count: 1 is not True, and True is not "true"."""
+        return any(type(value) is type(allowed) and value == allowed for allowed in self.values)
+
     def to_dict(self) -> dict[str, Any]:
         """The field in the dict form that `StructuredSchema` reads, without its name."""
         spec: dict[str, Any] = {"type": self.field_type}
@@ -134,7 +138,9 @@ def text_problem(text: object, *, controls_allowed: bool = True) -> str | None:
     """Why `text` cannot be used as text, or None when it can."""
     if not isinstance(text, str):
         return f"must be a string, not {type(text).__name__}"
-    if any("\ud800" <= c <= "\udfff" for c in text):
+    try:
+        text.encode()
+    except UnicodeEncodeError:
         return "is not valid Unicode (it holds half of a surrogate pair)"
     if not controls_allowed and any(unicodedata.category(c) == "Cc" for c in text):
         return "holds a control character"

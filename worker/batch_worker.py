@@ -24,7 +24,7 @@ from rq import Queue, SimpleWorker
 from rq.job import Job as RQJob
 from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
-from rq.utils import now
+from rq.utils import as_text, now
 from rq.worker_registration import clean_worker_registry
 from structlog import get_logger
 
@@ -140,9 +140,7 @@ class BatchWorker(SimpleWorker):
                 if ids or timeout is None:
                     return (ids, self.queues[0]) if ids else None
             except (RedisConnectionError, RedisTimeoutError) as error:
-                log.warning("redis cannot be reached", action="redis_lost", error=type(error).__name__)
-                time.sleep(delay_s)
-                delay_s = min(2 * delay_s, MAX_RECONNECT_S)
+                delay_s = _wait_for_redis(error, delay_s)
                 self._in_doubt = True
         return None
 
@@ -186,7 +184,7 @@ class BatchWorker(SimpleWorker):
         self.last_cleaned_at = now()  # type: ignore[assignment]
         with suppress(RedisConnectionError, RedisTimeoutError):
             given_back = self._claims.give_back()
-            for slot in map(_text, self.connection.smembers(keys.SLOTS)):
+            for slot in map(as_text, self.connection.smembers(keys.SLOTS)):
                 if slot != self._slot:
                     given_back += self._claims.give_back(slot)
             job_events.recovered(self._transactions.recover(), given_back)
@@ -262,9 +260,7 @@ class BatchWorker(SimpleWorker):
             except (RedisConnectionError, RedisTimeoutError) as error:
                 if self._stop_requested:
                     raise
-                log.warning("redis cannot be reached", action="redis_lost", error=type(error).__name__)
-                time.sleep(delay_s)
-                delay_s = min(2 * delay_s, MAX_RECONNECT_S)
+                delay_s = _wait_for_redis(error, delay_s)
         else:
             return
         for entry, outcome in zip(ended, stored, strict=True):
@@ -288,9 +284,12 @@ class BatchWorker(SimpleWorker):
         self._stop_requested = True
 
 
+def _wait_for_redis(error: RedisError, delay_s: float) -> float:
+    """Wait after a lost connection. Returns how long to wait the next time."""
+    log.warning("redis cannot be reached", action="redis_lost", error=type(error).__name__)
+    time.sleep(delay_s)
+    return min(2 * delay_s, MAX_RECONNECT_S)
+
+
 def _failed(entry: Running, problem: JobProblem) -> Ended:
     return outcome_of(entry, Answer(None, problem), 1)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

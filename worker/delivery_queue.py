@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
+from rq.utils import as_text
 
 from worker.deliveries import DELIVERY, ENDPOINTS, KEEP_S, PENDING, QUEUE, WAKE
 
@@ -93,7 +94,7 @@ async def claim(
     found = await redis.eval(
         _CLAIM, 1, ENDPOINTS, str(now), str(now + lease_s), str(per_endpoint), str(room), json.dumps(dict(busy)), QUEUE
     )
-    return [Claimed(_text(endpoint), _text(delivery)) for endpoint, delivery in found]
+    return [Claimed(as_text(endpoint), as_text(delivery)) for endpoint, delivery in found]
 
 
 async def wait_for_due(redis: Redis, timeout_s: float) -> None:
@@ -107,7 +108,7 @@ async def wait_for_due(redis: Redis, timeout_s: float) -> None:
 async def read(redis: Redis, claimed: Claimed) -> Delivery | None:
     """The delivery, or None when it is no longer kept."""
     raw = await redis.hgetall(DELIVERY + claimed.id)
-    fields = {_text(k): _text(v) for k, v in raw.items()}
+    fields = {as_text(k): as_text(v) for k, v in raw.items()}
     if "url" not in fields:
         return None
     return Delivery(
@@ -164,7 +165,3 @@ def _settle(pipeline: Redis, claimed: Claimed, due_at: str) -> None:
 
 def _disabled_key(url: str) -> str:
     return DISABLED + hashlib.sha256(url.encode()).hexdigest()
-
-
-def _text(raw: bytes | str) -> str:
-    return raw.decode() if isinstance(raw, bytes) else raw

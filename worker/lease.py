@@ -17,6 +17,7 @@ from typing import Any
 from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError
+from rq.utils import as_text
 from structlog import get_logger
 
 from worker import keys
@@ -60,7 +61,7 @@ class Lease:
         waited = False
         while not give_up():
             try:
-                owner = _text(self._redis.get(keys.owner(self._slot)))
+                owner = self._owner_now(self._redis)
                 if self._try(owner if owner and _is_dead(owner) else ""):
                     self._redis.sadd(keys.SLOTS, self._slot)
                     return True
@@ -84,11 +85,15 @@ class Lease:
             self._thread.join()
         with self._redis.pipeline() as pipeline:
             pipeline.watch(keys.owner(self._slot))  # type: ignore[no-untyped-call]
-            ours = _text(pipeline.get(keys.owner(self._slot))) == self.owner
+            ours = self._owner_now(pipeline) == self.owner
             pipeline.multi()
             if ours:
                 pipeline.delete(keys.owner(self._slot), keys.worker(self._slot))
             pipeline.execute()
+
+    def _owner_now(self, redis: Redis) -> str:
+        """Who holds the slot; empty when nobody does."""
+        return as_text(redis.get(keys.owner(self._slot)) or b"")
 
     def _try(self, dead_owner: str) -> bool:
         args: list[str | int] = [self.owner, int(self._lease_s * 1000), dead_owner]
@@ -127,10 +132,6 @@ def _is_dead(owner: str) -> bool:
     except PermissionError:
         return False
     return False
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
 class StepClock:

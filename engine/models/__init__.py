@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.models.builtin import BUILTIN, BuiltinModel, available
-from engine.platform import preload_blas
 
 if TYPE_CHECKING:
     from mlx.nn.layers.base import Module
@@ -34,7 +33,6 @@ def load(model: str, data_dir: Path, progress: Callable[[str], None] | None = No
     on Metal and CUDA the weights stay as they are stored. `progress` is told, in words, what takes long.
     Raises ModelUnavailable when the files cannot be had, ModelUnsupported when mlx-lm cannot run them.
     """
-    preload_blas()  # before loading.py imports mlx
     from engine.models.loading import load_folder
     from engine.models.locate import locate
 

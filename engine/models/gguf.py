@@ -9,12 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
+import mlx.core as mx
+
 from engine.errors import ModelUnsupported
-from engine.platform import preload_blas
-
-preload_blas()
-
-import mlx.core as mx  # noqa: E402
 
 GROUP_SIZE = 32  # of GGUF's Q4_1 and Q8_0 blocks
 BITS = 4  # of Q4_1; mlx-lm finds other widths (the Q8_0 embedding) from each weight's own shape

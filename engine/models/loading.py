@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+
 from engine.errors import ModelUnavailable, ModelUnsupported
-from engine.platform import preload_blas
-
-preload_blas()
-
-import mlx.core as mx  # noqa: E402
-from mlx.nn.layers.base import Module  # noqa: E402
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

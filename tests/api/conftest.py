@@ -9,20 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
 import pytest
 from redis.asyncio import Redis
+from service import PART, api_client
 
-from api.app import create_app
 from deploy.embedded import EmbeddedValkey
 from worker import status
 from worker.settings import Settings
 
 WORKER_START_S = 120
-WORKER = "import sys; from worker import main, settings; sys.exit(main.main(settings.Settings()))"
 
 
 @pytest.fixture
@@ -41,22 +40,12 @@ Running = Callable[[Settings], AbstractAsyncContextManager[httpx.AsyncClient]]
 @pytest.fixture(scope="session")
 def running() -> Running:
     """Starts the application for any settings."""
-    return _running
-
-
-@asynccontextmanager
-async def _running(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the application with its lifespan running."""
-    app = create_app(settings)
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
-            yield client
+    return api_client
 
 
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    async with _running(settings) as client:
+    async with api_client(settings) as client:
         yield client
 
 
@@ -80,7 +69,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
             "FIELDCAST_WORKER_METRICS_PORT": str(metrics_port),
         }
         with (folder / "worker.log").open("wb") as log:
-            worker = subprocess.Popen([sys.executable, "-c", WORKER], env=environment, stdout=log, stderr=log)
+            worker = subprocess.Popen(
+                [sys.executable, "-c", PART.format("main")], env=environment, stdout=log, stderr=log
+            )
         try:
             asyncio.run(_until_alive(server.url, worker, folder / "worker.log"))
             yield Settings(redis_url=server.url, model="smollm2-135m", worker_metrics_port=metrics_port)

@@ -93,9 +93,10 @@ np.save(sys.argv[2], np.array(loaded.model(mx.array(tokens)[None])[0]))
     assert np.abs(logits[0] - logits[1]).max() < 1e-4
 
 
+PACKAGE = Path(engine_package.__file__).parent
 MLX_MODULES = sorted(
-    f"engine.{path.stem}"
-    for path in Path(engine_package.__file__).parent.glob("*.py")
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in PACKAGE.rglob("*.py")
     if re.search("^(import|from) mlx", path.read_text(), re.MULTILINE)
 )
 # Says what engine.device has preloaded at the moment at which mlx.core is looked for.

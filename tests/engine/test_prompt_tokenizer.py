@@ -10,7 +10,15 @@ from engine import Engine, Options, Request, StructuredSchema
 from engine.request import LAYOUTS, Layout
 
 TURN_MARKERS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
-texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+# Bytes that the built-in model's vocabulary has no token for, and its tokenizer drops silently: these control
+# characters', and those that begin a character of planes 4 and up.
+NO_TOKEN = "\x04\x06\x13\x14\x16\x1d"
+LAST_WITH_TOKENS = 0x3FFFF
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters=NO_TOKEN, max_codepoint=LAST_WITH_TOKENS),
+    min_size=1,
+    max_size=60,
+)
 
 
 @pytest.mark.parametrize("marker", TURN_MARKERS)
@@ -48,8 +56,6 @@ def test_the_parts_of_a_prompt_tokenise_as_the_whole(
     schema = StructuredSchema({"field": {"type": "enum", "choices": labels, "description": description}})
     tokenizer = engine.tokenizer
     assume(context.strip())
-    # The built-in model's vocabulary lacks a few bytes (control characters, planes 4 and up); its tokenizer drops them.
-    assume(all(tokenizer.decode(tokenizer.text(text)) == text for text in (context, description, *choices)))
     prompt = engine.prompts.build(Request(context, schema, Options(layout=layout)))
     field = prompt.fields[0]
     trie = field.trie

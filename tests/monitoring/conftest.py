@@ -17,16 +17,16 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from service import PART
 
 from deploy.embedded import EmbeddedValkey
 
 ROOT = Path(__file__).parents[2]
-_MAIN = "import sys; from worker.{} import main; from worker.settings import Settings; sys.exit(main(Settings()))"
 _SERVE = (
     "import uvicorn; from api.app import create_app_from_env as app; from worker.settings import Settings;"
     "s = Settings(); uvicorn.run(app, factory=True, host=s.host, port=s.port, log_level='warning')"
 )
-PARTS = {"api": _SERVE, "worker": _MAIN.format("main"), "webhooks": _MAIN.format("webhooks")}
+PARTS = {"api": _SERVE, "worker": PART.format("main"), "webhooks": PART.format("webhooks")}
 
 
 @dataclass(frozen=True)

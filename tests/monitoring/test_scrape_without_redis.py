@@ -6,17 +6,15 @@ import asyncio
 from pathlib import Path
 
 import httpx
+from service import api_client
 
-from api.app import create_app
 from worker.settings import Settings
 
 
 def test_queue_gauges_are_left_out_not_zero(tmp_path: Path) -> None:
     async def scrape() -> httpx.Response:
-        app = create_app(Settings(data_dir=tmp_path, redis_url=f"unix://{tmp_path}/none.sock"))
-        transport = httpx.ASGITransport(app)
-        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
-            return await client.get("http://127.0.0.1/metrics")
+        async with api_client(Settings(data_dir=tmp_path, redis_url=f"unix://{tmp_path}/none.sock")) as client:
+            return await client.get("/metrics")
 
     answer = asyncio.run(scrape())
     assert answer.status_code == 200

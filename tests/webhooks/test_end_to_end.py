@@ -8,31 +8,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from redis.asyncio import Redis
+from service import PART, SCHEMA, api_client, job_spec
 from standardwebhooks import Webhook as Signer
 from webhook_receiver import SECRET, Receiver, until
 
-from api.app import create_app
-from engine import Options, StructuredSchema
 from worker.deliveries import enqueue, pending
-from worker.jobs import JobSpec, submit
+from worker.jobs import submit
 from worker.settings import Settings
 
 if TYPE_CHECKING:
     from deploy.embedded import EmbeddedValkey
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = StructuredSchema({"urgent": {"type": "boolean", "description": "Is it urgent?"}})
-RUN = "import sys; from worker.{} import main; from worker.settings import Settings; sys.exit(main(Settings()))"
 # The lease is 30 s longer than an attempt may last; a test does not wait for that.
-RUN_SENDER = "import worker.webhooks; worker.webhooks.LEASE_MARGIN_S = 0.5;" + RUN.format("webhooks")
+RUN_SENDER = "import worker.webhooks; worker.webhooks.LEASE_MARGIN_S = 0.5;" + PART.format("webhooks")
 
 
 @pytest.fixture
@@ -62,17 +58,6 @@ def start(valkey: EmbeddedValkey) -> Iterator[Callable[..., subprocess.Popen[byt
         process.wait(60)
 
 
-@asynccontextmanager
-async def api(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(settings)
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
-    ):
-        yield client
-
-
 async def post(client: httpx.AsyncClient, context: str, webhook: dict[str, Any]) -> str:
     body = {"context": context, "schema": SCHEMA.to_dict(), "metadata": {"ticket": "7"}, "webhook": webhook}
     answer = await client.post("/v1/jobs", json=body)
@@ -84,21 +69,6 @@ async def has_status(client: httpx.AsyncClient, job_id: str, status: str) -> boo
     return bool((await client.get(f"/v1/jobs/{job_id}")).json()["status"] == status)
 
 
-def spec() -> JobSpec:
-    return JobSpec(
-        context="The server room is on fire.",
-        schema=SCHEMA,
-        preset=None,
-        options=Options(),
-        min_confidence=None,
-        lane="bulk",
-        timeout_s=60,
-        result_ttl_s=3600,
-        metadata={},
-        webhook=None,
-    )
-
-
 def test_a_completed_and_a_failed_job_are_announced_and_retried(
     start: Callable[..., Any],
     start_receiver: Callable[..., Receiver],
@@ -108,11 +78,14 @@ def test_a_completed_and_a_failed_job_are_announced_and_retried(
     receiver = start_receiver(500, 500, 200)
 
     async def scenario() -> None:
-        start(RUN.format("main"), receiver)
-        sender = start(RUN.format("webhooks"), receiver)
+        start(PART.format("main"), receiver)
+        sender = start(PART.format("webhooks"), receiver)
         webhook = {"url": receiver.url(), "secret": SECRET}
         quiet = {**webhook, "url": receiver.url(path="/quiet"), "events": ["job.failed"]}
-        async with api(settings_for(receiver, redis_url=valkey.url)) as client, Redis.from_url(valkey.url) as redis:
+        async with (
+            api_client(settings_for(receiver, redis_url=valkey.url)) as client,
+            Redis.from_url(valkey.url) as redis,
+        ):
             completed = await post(client, "The server room is on fire.", webhook)
             failed = await post(client, "fire " * 30000, webhook)
             unannounced = await post(client, "All is well.", quiet)  # completes, and asked to hear of failure only
@@ -150,7 +123,7 @@ def test_a_killed_sender_loses_nothing(
 
     async def scenario() -> None:
         async with Redis.from_url(valkey.url) as redis:
-            jobs = [await submit(redis, spec()) for _ in range(5)]
+            jobs = [await submit(redis, job_spec()) for _ in range(5)]
             for job in jobs:
                 async with redis.pipeline(transaction=True) as pipeline:
                     enqueue(pipeline, job.id, "job.completed", receiver.url(), SECRET)

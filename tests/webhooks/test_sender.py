@@ -10,35 +10,22 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from service import job_spec
 from standardwebhooks import Webhook
 from webhook_receiver import SECRET, Receiver, until
 
-from engine import Options, StructuredSchema
 from worker import webhook_metrics
 from worker.deliveries import DELIVERY, ENDPOINTS, QUEUE, delivery_id, endpoint_of, enqueue, pending
 from worker.delivery_queue import claim
-from worker.jobs import JobSpec, fetch, submit
+from worker.jobs import fetch, submit
 from worker.settings import Settings
 from worker.webhooks import PER_ENDPOINT
 
 LEASE_S = 2.0
-SCHEMA = StructuredSchema({"urgent": {"type": "boolean", "description": "Is it urgent?"}})
 
 
 async def new_job(redis: Redis) -> str:
-    spec = JobSpec(
-        context="The server room is on fire.",
-        schema=SCHEMA,
-        preset=None,
-        options=Options(),
-        min_confidence=None,
-        lane="bulk",
-        timeout_s=60,
-        result_ttl_s=3600,
-        metadata={},
-        webhook=None,
-    )
-    return (await submit(redis, spec)).id
+    return (await submit(redis, job_spec())).id
 
 
 async def announce(

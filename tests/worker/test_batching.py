@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Client
+from queue_client import Client
 from redis import Redis
 
 from engine.request import Request

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Client, Part, ids_in, queued_ids, until
+from queue_client import Client, Part, ids_in, queued_ids, until
 from redis import Redis
 
 from worker import jobs, keys

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Client, ids_in, queued_ids
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from queue_client import Client, ids_in, queued_ids
 from redis import Redis
 
 from deploy.embedded import EmbeddedValkey

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import pytest
-from conftest import Client, Part, until
+from queue_client import Client, Part, until
 from redis import Redis
 from scripted import Scripted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Client, ids_in, queued_ids
+from queue_client import Client, ids_in, queued_ids
 from redis import Redis
 
 from worker import documents, keys

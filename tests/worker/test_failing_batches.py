@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from conftest import Client, Part, ids_in, until
+from queue_client import Client, Part, ids_in, until
 from redis import Redis
 from scripted import Scripted
 

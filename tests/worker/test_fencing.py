@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import Client, ids_in, queued_ids
+from queue_client import Client, ids_in, queued_ids
 from redis import Redis
 from rq.serializers import JSONSerializer
 
@@ -51,6 +51,14 @@ def expire_leases(redis: Redis) -> None:
         redis.zadd(keys.STARTED, {entry: time.time() - 1})
 
 
+def overtaken(redis: Redis, first: Side, second: Side) -> list[Running]:
+    """What `first` started and `second` queued again, because the lease was over."""
+    slow = first.start()
+    expire_leases(redis)
+    assert second.executions.recover().requeued == 1
+    return slow
+
+
 def results_of(redis: Redis, job: Job) -> int:
     return int(redis.xlen(keys.results(job.id)))
 
@@ -59,9 +67,7 @@ def test_the_end_of_a_job_that_another_worker_ended_is_dropped(
     redis: Redis, client: Client, first: Side, second: Side
 ) -> None:
     job = client.submit("fine")
-    slow = first.start()
-    expire_leases(redis)
-    assert second.executions.recover().requeued == 1
+    slow = overtaken(redis, first, second)
     again = second.start()
     assert second.finish(again, "second") == ["stored"]
     assert first.finish(slow, "first") == ["lost"]
@@ -75,9 +81,7 @@ def test_the_end_of_a_job_that_another_worker_runs_is_dropped_and_does_not_distu
     redis: Redis, client: Client, first: Side, second: Side
 ) -> None:
     job = client.submit("fine")
-    slow = first.start()
-    expire_leases(redis)
-    second.executions.recover()
+    slow = overtaken(redis, first, second)
     again = second.start()
     assert first.finish(slow, "first") == ["lost"]
     first.executions.give_back(slow)
@@ -89,9 +93,7 @@ def test_the_end_of_a_job_that_another_worker_runs_is_dropped_and_does_not_distu
 
 def test_the_end_of_a_job_that_waits_again_is_dropped(redis: Redis, client: Client, first: Side, second: Side) -> None:
     job = client.submit("fine")
-    slow = first.start()
-    expire_leases(redis)
-    second.executions.recover()
+    slow = overtaken(redis, first, second)
     assert first.finish(slow, "first") == ["lost"]
     assert client.fetch(job).status == "queued"
     assert queued_ids(redis) == [job.id]

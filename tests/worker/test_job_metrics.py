@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from conftest import Client
+from queue_client import Client
 from redis import Redis
 from scripted import Scripted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import Client, Part, ids_in, queued_ids, until
+from queue_client import Client, Part, ids_in, queued_ids, until
 from redis import Redis
 
 from worker import documents, keys

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conftest import DEADLINE_S, ROOT, Client, Part, until
+from queue_client import DEADLINE_S, ROOT, Client, Part, until
 from redis import Redis
 
 from worker import documents, keys

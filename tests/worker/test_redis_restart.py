@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Client, Part, ids_in, until
+from queue_client import Client, Part, ids_in, until
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCHEMA, Client, ids_in, queued_ids
+from queue_client import Client, ids_in, queued_ids
 from redis import Redis
 from rq import Queue
 from rq.job import Job as RQJob
 from rq.serializers import JSONSerializer, PickleSerializer
+from service import SCHEMA
 
 from worker import documents, keys
 from worker.batch_worker import BatchWorker, FieldcastJob, FunctionRefused
@@ -77,7 +78,7 @@ def forge(redis: Redis, job: Job, **fields: Any) -> None:
 
 
 def payload(context: str, **changes: Any) -> bytes:
-    given = {"context": documents.context_id(context), "schema": SCHEMA, "options": {}, **changes}
+    given = {"context": documents.context_id(context), "schema": SCHEMA.to_dict(), "options": {}, **changes}
     return zlib.compress(json.dumps([FUNCTION, None, [given], {}]).encode())
 
 

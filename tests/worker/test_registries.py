@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import Client, Part, ids_in, queued_ids, until
+from queue_client import Client, Part, ids_in, queued_ids, until
 from redis import Redis
 from rq import Queue, Worker
 from rq.job import Job as RQJob

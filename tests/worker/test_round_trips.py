@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from conftest import Client
+from queue_client import Client
 from redis import Redis
 from redis.connection import AbstractConnection
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Client, Part, until
+from queue_client import Client, Part, until
 from redis import Redis
 
 from worker import keys, status

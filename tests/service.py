@@ -1,0 +1,50 @@
+"""What several areas' tests need to use the service: a job to submit, a client of the API, a part's own process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from api.app import create_app
+from engine.request import Options
+from engine.schema import StructuredSchema
+from worker.jobs import JobSpec
+from worker.settings import Settings
+
+SCHEMA = StructuredSchema({"urgent": {"type": "boolean", "description": "Is it urgent?"}})
+# `python -c` with the name of a module of worker/ in place: runs that part until SIGTERM.
+PART = "import sys; from worker.{} import main; from worker.settings import Settings; sys.exit(main(Settings()))"
+
+
+def job_spec(context: str = "The server room is on fire.", **changes: Any) -> JobSpec:
+    """A checked submission with every default, but for `changes`. A schema may be in its dict form."""
+    given: dict[str, Any] = {
+        "schema": SCHEMA,
+        "preset": None,
+        "options": Options(),
+        "min_confidence": None,
+        "lane": "bulk",
+        "timeout_s": 60,
+        "result_ttl_s": 3600,
+        "metadata": {},
+        "webhook": None,
+        **changes,
+    }
+    if not isinstance(given["schema"], StructuredSchema):
+        given["schema"] = StructuredSchema(given["schema"])
+    return JobSpec(context=context, **given)
+
+
+@asynccontextmanager
+async def api_client(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application in this process, with its lifespan running."""
+    app = create_app(settings)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
+    ):
+        yield client
