@@ -30,6 +30,7 @@ UNANSWERED = 499  # nginx's number for a request whose client left before the an
 REGISTRY = new_registry()
 
 _submitted = Counter("jobs_submitted", "Jobs accepted.", ["preset"], namespace=PREFIX, registry=REGISTRY)
+_finished = Counter("jobs_finished", "Jobs that ended.", ["preset", "status"], namespace=PREFIX, registry=REGISTRY)
 _rejected = Counter("jobs_rejected", "Jobs refused at submission.", ["reason"], namespace=PREFIX, registry=REGISTRY)
 _requests = Counter(
     "http_requests", "HTTP requests answered.", ["route", "method", "status"], namespace=PREFIX, registry=REGISTRY
@@ -44,12 +45,19 @@ _request_seconds = Histogram(
 )
 
 for _label in preset_labels():
-    _submitted.labels(_label)  # a series that first appears at 1 hides that increase from rate()
+    # A series that first appears at 1 hides that increase from rate().
+    _submitted.labels(_label)
+    _finished.labels(_label, "cancelled")
 
 
 def submitted(preset: str | None) -> None:
     """A job was accepted."""
     _submitted.labels(preset_label(preset)).inc()
+
+
+def cancelled(preset: str | None) -> None:
+    """A job was ended by its client. The worker counts every other end."""
+    _finished.labels(preset_label(preset), "cancelled").inc()
 
 
 def rejected(reason: str) -> None:

@@ -88,6 +88,7 @@ class Job:
     batch: dict[str, Any] | None
     review: tuple[str, ...]
     metadata: Mapping[str, str]
+    preset: str | None  # the one it was submitted with; not shown to clients
 
     def to_dict(self) -> dict[str, Any]:
         """The public job shape (contracts, section 3)."""
@@ -174,7 +175,7 @@ CANCEL = (
     documents.RELEASE
     + """
 local status = redis.call('HGET', KEYS[1], 'status')
-if status ~= 'queued' and status ~= 'started' then return end
+if status ~= 'queued' and status ~= 'started' then return 0 end
 local ttl = tonumber(redis.call('HGET', KEYS[1], 'result_ttl')) or tonumber(ARGV[5])
 redis.call('LREM', KEYS[2], 1, ARGV[1])
 redis.call('HDEL', KEYS[4], ARGV[1])
@@ -185,13 +186,16 @@ redis.call('ZADD', KEYS[3], tonumber(ARGV[6]) + ttl, ARGV[1])
 local readable, meta = pcall(cjson.decode, redis.call('HGET', KEYS[1], 'meta') or '')
 if readable and type(meta) == 'table' and type(meta.context) == 'string' then release(meta.context, ARGV[1], ttl) end
 redis.call('PUBLISH', ARGV[3], ARGV[4])
+return 1
 """
 )
 
 
-async def cancel(redis: Redis, job_id: str) -> Job | None:
-    """Cancel a job that is queued or running; one that has ended stays as it is. None: there is no such job. One round
-    trip."""
+async def cancel(redis: Redis, job_id: str) -> tuple[Job, bool] | None:
+    """Cancel a job that is queued or running; one that has ended stays as it is. One round trip.
+
+    Returns the job, and whether this call ended it; None when there is no such job.
+    """
     if not JOB_ID.fullmatch(job_id):
         return None
     now = datetime.now(UTC)
@@ -212,8 +216,9 @@ async def cancel(redis: Redis, job_id: str) -> Job | None:
             now.timestamp(),
         )
         _look(pipeline, job_id)
-        _, *found = await pipeline.execute()
-    return _found(job_id, *found)
+        ended, *found = await pipeline.execute()
+    job = _found(job_id, *found)
+    return None if job is None else (job, ended == 1)
 
 
 def _look(pipeline: Pipeline, job_id: str) -> None:
@@ -255,6 +260,7 @@ def _read(job_id: str, stored: Mapping[bytes, Any], results: list[Any], position
         batch=outcome.get("batch"),
         review=tuple(outcome.get("review", ())),
         metadata=meta.get("metadata", {}),
+        preset=meta.get("preset"),
     )
 
 

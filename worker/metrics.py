@@ -24,7 +24,7 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 PREFIX = "fieldcast"
 CUSTOM_PRESET = "custom"
-STATUSES = ("completed", "failed", "cancelled", "expired")
+STATUSES = ("completed", "failed")  # how a job ends here; a cancelled one ends, and is counted, in the API
 OUTCOMES = ("completed", "failed", "retried", "cancelled", "timed_out", "lost")
 PHASES = {"queue": "queue_ms", "prefill": "prefill_ms", "eval": "eval_ms", "total": "total_ms"}
 

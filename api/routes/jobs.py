@@ -74,8 +74,11 @@ async def fetch(
 )
 async def cancel(job_id: str, request: Request, redis: RedisState) -> Response:
     """Takes effect before the job's next pass. A job that has ended stays as it is, so this may be repeated."""
-    job = _found(await jobs.cancel(redis, job_id))
-    log.info("job cancelled", action="cancel_job", job_id=job.id, status=job.status)
+    job, ended_now = await jobs.cancel(redis, job_id) or (None, False)
+    job = _found(job)
+    if ended_now:
+        metrics.cancelled(job.preset)
+        log.info("job cancelled", action="cancel_job", job_id=job.id)
     return _answer(request, job)
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from api import waiting
+from api import metrics, waiting
 from worker import jobs
 from worker.keys import DONE_CHANNEL
 
@@ -112,9 +112,14 @@ async def test_an_unreadable_message_is_survived(client: httpx.AsyncClient, redi
 
 
 async def test_cancelling_again_changes_nothing(client: httpx.AsyncClient) -> None:
-    path = await submit(client)
+    def counted() -> float:
+        labels = {"preset": "custom", "status": "cancelled"}
+        return metrics.REGISTRY.get_sample_value("fieldcast_jobs_finished_total", labels) or 0
+
+    path, before = await submit(client), counted()
     first = await client.post(f"{path}/cancel")
     second = await client.post(f"{path}/cancel")
+    assert counted() == before + 1
     assert first.status_code == second.status_code == 200
     assert first.json()["status"] == "cancelled"
     assert second.json() == first.json() == (await client.get(path)).json()

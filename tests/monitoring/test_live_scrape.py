@@ -66,6 +66,7 @@ def test_the_work_done_is_counted(scrapes: dict) -> None:
     assert value("api", "jobs_rejected_total") == 1
     assert value("api", "queue_jobs", state="queued") == 0
     assert value("worker", "jobs_finished_total", preset="support_triage", status="completed") == 1
+    assert value("api", "jobs_finished_total", preset="support_triage", status="cancelled") == 0
     assert value("worker", "job_duration_seconds_count", preset="support_triage", phase="total") == 1
     assert value("worker", "field_confidence_count", preset="support_triage") == 28
     assert value("worker", "batch_jobs_sum") == 1

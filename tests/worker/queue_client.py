@@ -60,7 +60,8 @@ class Client:
         return found
 
     def cancel(self, job: Job) -> Job:
-        return self.call(jobs.cancel, job.id)
+        cancelled, _ = self.call(jobs.cancel, job.id)
+        return cancelled
 
     def status(self, job: Job) -> str:
         return self.fetch(job).status
