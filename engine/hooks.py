@@ -123,6 +123,6 @@ class HookedModel:
 def _owner_of_backbone(model: Any) -> Any | None:
     """The module whose `.model` is the stack of layers, or None when the model hides it."""
     owner = model
-    while not hasattr(owner, "model") and hasattr(owner, "language_model"):
+    while hasattr(owner, "language_model"):  # its wrapper may show the backbone as a property that cannot be set
         owner = owner.language_model
     return owner if hasattr(getattr(owner, "model", None), "layers") else None

@@ -20,8 +20,8 @@ from engine.request import Layout, Options, Request, Scoring
 from engine.schema import FieldDefinition, StructuredSchema, text_problem
 from engine.value_trie import ValueTrie, build_value_trie, distinguishing_prefixes
 
-PROMPT_VERSION = 1  # raise it whenever a prompt's tokens change: priors and calibrations belong to one version
-CONTENT_FREE_CONTEXTS = ("N/A",)
+PROMPT_VERSION = 2  # raise it whenever a prompt's tokens or the prior change: calibrations belong to one version
+CONTENT_FREE_CONTEXTS = ("...",)  # of five that were tried on labelled records, right most often on most sets
 SYSTEM = "You classify texts."
 COMPILED_SCHEMAS = 256  # schemas whose questions and values are kept tokenised
 

@@ -27,7 +27,7 @@ MAX_DESCRIPTION_CHARACTERS = 4096
 
 _KEYS: dict[FieldType, set[str]] = {
     "enum": {"type", "description", "choices"},
-    "boolean": {"type", "description"},
+    "boolean": {"type", "description", "choices"},
     "score": {"type", "description", "levels"},
 }
 _OPEN_ENDED = {"string", "str", "text", "number", "integer", "int", "float", "object", "array"}
@@ -38,7 +38,7 @@ class FieldDefinition:
     """One question.
 
     `choices` are an enum's values or a score's levels (lowest first), as a list or as a map of value to description;
-    a boolean has none. Raises `SchemaError` when the field breaks a rule.
+    a boolean has none, though true and false may be given. Raises `SchemaError` when the field breaks a rule.
     """
 
     name: str
@@ -51,6 +51,8 @@ class FieldDefinition:
         problems = list(_field_problems(self))
         if problems:
             raise SchemaError([Problem((str(self.name), *p.loc), p.msg) for p in problems])
+        if self.field_type == "boolean":
+            object.__setattr__(self, "choices", ())
         described = dict(self.choices) if isinstance(self.choices, Mapping) else dict.fromkeys(self.choices)
         object.__setattr__(self, "choices", tuple(described))
         object.__setattr__(self, "choice_descriptions", tuple((d or "").strip() for d in described.values()))
@@ -194,12 +196,19 @@ def _field_problems(definition: FieldDefinition) -> Iterator[Problem]:
     if definition.field_type not in FIELD_TYPES:
         yield Problem(("type",), f"{definition.field_type!r} is unknown; use {', '.join(FIELD_TYPES)}")
     elif definition.field_type == "boolean":
-        if len(definition.choices):
-            yield Problem(("choices",), "a boolean takes no choices")
+        if not _says_true_and_false(definition.choices):
+            yield Problem(("choices",), "a boolean takes no choices but true and false")
     else:
         key = "levels" if definition.field_type == "score" else "choices"
         for problem in _choices_problems(definition.choices, definition.field_type):
             yield Problem((key, *problem.loc), problem.msg)
+
+
+def _says_true_and_false(choices: object) -> bool:
+    """Nothing, or both in either order."""
+    if not isinstance(choices, list | tuple) or not all(isinstance(choice, bool) for choice in choices):
+        return False
+    return sorted(choices) in ([], [False, True])
 
 
 def _choices_problems(choices: object, field_type: FieldType) -> Iterator[Problem]:

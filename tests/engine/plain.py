@@ -53,6 +53,6 @@ def distribution(engine: Engine, request: Request, name: str, prior: bool) -> np
 
     found = scores(engine.prompts.build(request))
     if prior:
-        found = found - np.mean([scores(p) for p in engine.prompts.content_free(request)], axis=0)
+        found = found - 0.9 * np.mean([scores(p) for p in engine.prompts.content_free(request)], axis=0)
     weights = np.exp(found - found.max())
     return weights / weights.sum()

@@ -41,7 +41,7 @@ def test_the_result_has_the_documented_shape(engine: Engine) -> None:
     assert usage["input_tokens"] == usage["cached_tokens"] + usage["tree_tokens"]
     assert result["provenance"] == {
         "model": "smollm2-135m", "strategy": "packed", "layout": "context_first", "scoring": "sequence", "prior": True,
-        "schema_id": SCHEMA.schema_id, "prompt_version": 1, "calibration": None, "engine": "0.1.0",
+        "schema_id": SCHEMA.schema_id, "prompt_version": 2, "calibration": None, "engine": "0.1.0",
     }  # fmt: skip
 
 

@@ -36,7 +36,10 @@ ENUM = {"type": "enum", "choices": ["a", "b"]}
         ({"type": "score", "levels": ["low"]}, "levels: has 1 values"),
         ({"type": "score", "choices": ["low", "high"]}, "choices: unknown key"),
         ({"type": "score", "levels": {"low": "x", "high": "y"}}, "levels: must be a list of strings, lowest first"),
-        ({"type": "boolean", "choices": ["yes", "no"]}, "choices: unknown key"),
+        *(
+            ({"type": "boolean", "choices": choices}, "choices: a boolean takes no choices but true and false")
+            for choices in (["yes", "no"], [True], [True, True], [1, 0], [True, ""], {"true": "so"}, "", None, 3)
+        ),
         ({"type": "date"}, "'date' is unknown"),
         ({"type": "string"}, "'string' is open-ended"),
         ({"type": "number"}, "'number' is open-ended"),
@@ -82,6 +85,13 @@ def test_the_dict_form_survives_a_round_trip_and_keeps_its_id() -> None:
     assert again.schema_id == schema.schema_id
     assert schema.schema_id.startswith("sch_")
     assert StructuredSchema(dict(reversed(definition.items()))).schema_id != schema.schema_id
+
+
+@pytest.mark.parametrize("choices", [[], [True, False], [False, True]])
+def test_a_boolean_may_name_its_two_values(choices: list[bool]) -> None:
+    schema = StructuredSchema({"angry": {"type": "boolean", "choices": choices}})
+    assert schema == StructuredSchema({"angry": {"type": "boolean"}})
+    assert schema["angry"].values == (True, False)
 
 
 def test_field_definitions_are_accepted_as_the_source_system_documents() -> None:
