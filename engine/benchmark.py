@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(
         f"{engine.info.model} on {engine.info.device} ({engine.info.blas}), {engine.info.strategy}, {chosen.layout}\n"
+        f"started in {stages(engine.info.startup_ms)}\n"
     )
     results = []
     for name in chosen.presets:
@@ -63,6 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
         }
         chosen.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
+
+
+def stages(startup_ms: dict[str, float]) -> str:
+    """The time that a start took, in all and by stage."""
+    each = ", ".join(f"{stage.replace('_', ' ')} {ms / 1e3:.1f} s" for stage, ms in startup_ms.items())
+    return f"{sum(startup_ms.values()) / 1e3:.1f} s ({each})"
 
 
 def measure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,17 +13,30 @@ from engine import device  # isort: skip  # first: it loads OpenBLAS, which must
 from engine import cpu_kernels, models, strategies
 from engine.batch import Batch, PlantedField, PriorCache
 from engine.errors import FieldcastError
+from engine.evaluation import Stopwatch
 from engine.hooks import HookedModel
 from engine.prefix_cache import PrefixCache
 from engine.prompt import PROMPT_VERSION, PromptBuilder
 from engine.prompt_tokenizer import PromptTokenizer
 from engine.request import LAYOUTS, SCORINGS, Request
 from engine.result import BatchStats, FieldAnswer, Provenance, Result, Timings, Usage
+from engine.schema import StructuredSchema
 from engine.scoring import probabilities
 from engine.settings import ModelSettings
 from engine.version import __version__
 
 Outcome = Result | FieldcastError
+
+# Answered once before anything else is: compiling a kernel takes up to seconds, and shapes share kernels.
+WARM_UP = Request(
+    "The parcel came on Monday, two days late, and the box was torn at one corner. Nobody has answered my letter.",
+    StructuredSchema(
+        {
+            "topic": {"type": "enum", "choices": ["late delivery", "late payment", "damage"]},
+            "angry": {"type": "boolean", "description": "Is the writer angry?"},
+        }
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,7 @@ class ModelInfo:
     layouts: tuple[str, ...] = LAYOUTS
     scorings: tuple[str, ...] = SCORINGS
     prompt_version: int = PROMPT_VERSION
+    startup_ms: dict[str, float] = field(default_factory=dict)  # of `Engine.load`, by stage
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -91,7 +105,15 @@ class Engine:
         to agree with its own sequential forward.
         """
         chosen = settings or ModelSettings()
-        return cls(models.load(model or chosen.model, chosen.data_dir, progress), chosen)
+        clock, stages = Stopwatch(), {}
+        loaded = models.load(model or chosen.model, chosen.data_dir, progress)
+        stages["load"] = clock.lap()
+        engine = cls(loaded, chosen)
+        stages["check"] = clock.lap()
+        engine.warm_up()
+        stages["warm_up"] = clock.lap()
+        engine.info = replace(engine.info, startup_ms={stage: round(ms, 1) for stage, ms in stages.items()})
+        return engine
 
     def run(self, requests: Sequence[Request]) -> list[Outcome]:
         """Answer a batch, any mix of contexts and schemas, from one token tree.
@@ -129,6 +151,14 @@ class Engine:
         if isinstance(outcome, FieldcastError):
             raise outcome
         return outcome
+
+    def warm_up(self) -> None:
+        """Answer a made-up question cold and then from the cache, so that the first real one finds every kernel
+        compiled. Leaves nothing in the caches."""
+        for _ in range(2):
+            self.answer(WARM_UP)
+        self.forget()
+        self.prefix_cache.hits = 0
 
     def memory(self) -> dict[str, int]:
         """Bytes that MLX holds: `active`, `cache` (freed, kept for reuse), and the `peak` of active since the start."""

@@ -1,6 +1,6 @@
 """The three places where the engine reaches into an unmodified mlx-lm model: rope, the per-layer cache, the head.
 
-Everything here works on any model of mlx_lm.models that follows their conventions; strategy_check.py proves at load
+Everything here works on any model of mlx_lm.models that follows their conventions; strategies.py checks at load
 whether this one does.
 """
 

@@ -139,7 +139,7 @@ class PromptBuilder:
         stem = f"{self._turn.before_answer}{_spoken(field.name).capitalize()}:"
         words = ["true", "false"] if field.field_type == "boolean" else scored_texts(field)
         texts = [f"{stem} {_on_one_line(word)}\n" for word in words]
-        paths = self.tokenizer.texts(texts)
+        paths = self.tokenizer.texts(texts, after=self._turn.answer_anchor)
         try:
             return build_value_trie(paths if scoring == "sequence" else distinguishing_prefixes(paths))
         except ValueError as error:  # a tokenizer that drops or folds characters

@@ -10,12 +10,15 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from engine.errors import ModelUnsupported
 
+# The day that a template is told when it asks (Llama's own stand-in): answers must not change overnight.
+TEMPLATE_DATE = datetime(2024, 7, 26)
 _USER = "\x02user\x03"  # stands in for the user message while the chat template is rendered
 
 
@@ -24,6 +27,8 @@ class ChatTurn:
     """The chat template around one system and one user message, cut at the messages and at special tokens.
 
     In order: `opening` | text(`before_user` + user message + `after_user`) | `middle` | text(`before_answer` + answer).
+    Where no special token stands between the user's message and the answer, `middle` is empty, and the answer's text
+    follows the text `answer_anchor`; otherwise that is empty.
     """
 
     opening: tuple[int, ...]
@@ -31,6 +36,7 @@ class ChatTurn:
     after_user: str
     middle: tuple[int, ...]
     before_answer: str
+    answer_anchor: str
 
 
 class PromptTokenizer:
@@ -91,7 +97,12 @@ class PromptTokenizer:
         first = self._special.search(tail)
         after_user, rest = (tail, "") if first is None else (tail[: first.start()], tail[first.start() :])
         middle, before_answer = self._after_last_special(rest)
-        return ChatTurn(tuple(self.markup(opening)), before_user, after_user, tuple(self.markup(middle)), before_answer)
+        anchor = "" if middle else after_user[-1:]
+        if anchor and not anchor.isspace():
+            before_answer = " "
+        return ChatTurn(
+            tuple(self.markup(opening)), before_user, after_user, tuple(self.markup(middle)), before_answer, anchor
+        )
 
     def render(self, system: str, user: str) -> str:
         """The prompt as one string, up to where the answer begins. `user` is template text here, not user text."""
@@ -109,7 +120,11 @@ class PromptTokenizer:
     def _apply(self, messages: list[dict[str, str]]) -> str:
         return str(
             self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+                messages,
+                chat_template=_fixed_date() + self._tokenizer.get_chat_template(),
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,
             )
         )
 
@@ -117,3 +132,9 @@ class PromptTokenizer:
         """`text` cut behind its last special token."""
         end = max((m.end() for m in self._special.finditer(text)), default=0)
         return text[:end], text[end:]
+
+
+def _fixed_date() -> str:
+    """A template's first words: a macro in place of the `strftime_now` that transformers gives to templates."""
+    parts = "".join(f"|replace('%{c}', '{TEMPLATE_DATE.strftime(f'%{c}')}')" for c in "AaBbdHIjMmpSYy")
+    return "{% macro strftime_now(format) %}{{ format" + parts + " }}{% endmacro %}"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from packaged_tokenizers import FAMILIES, packaged_tokenizer
 
 from engine import Engine, Options, Request, StructuredSchema
+from engine.prompt import PromptBuilder
+from engine.prompt_tokenizer import PromptTokenizer
 from engine.request import LAYOUTS, Layout
 
 TURN_MARKERS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -44,19 +47,27 @@ def test_a_context_of_turn_markers_adds_no_turn_to_the_prompt(engine: Engine) ->
     assert markers(attack) == markers(plain)
 
 
+@pytest.fixture(scope="module", params=["smollm2", *FAMILIES])
+def prompts(request: pytest.FixtureRequest) -> PromptBuilder:
+    """Builds prompts with a family's own tokenizer and chat template."""
+    if request.param == "smollm2":
+        engine: Engine = request.getfixturevalue("engine")
+        return engine.prompts
+    return PromptBuilder(PromptTokenizer(packaged_tokenizer(request.param)), context_limit=8192)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     context=texts, description=texts, layout=st.sampled_from(LAYOUTS), choices=st.lists(texts, min_size=2, max_size=4)
 )
 def test_the_parts_of_a_prompt_tokenise_as_the_whole(
-    engine: Engine, context: str, description: str, layout: Layout, choices: list[str]
+    prompts: PromptBuilder, context: str, description: str, layout: Layout, choices: list[str]
 ) -> None:
     """Every path from the root to a value's end equals the tokens of its text between two special tokens."""
     labels = [f"{i}{c}" for i, c in enumerate(choices)]
     schema = StructuredSchema({"field": {"type": "enum", "choices": labels, "description": description}})
-    tokenizer = engine.tokenizer
     assume(context.strip())
-    prompt = engine.prompts.build(Request(context, schema, Options(layout=layout)))
+    prompt = prompts.build(Request(context, schema, Options(layout=layout)))
     field = prompt.fields[0]
     trie = field.trie
     for leaf in trie.leaves.tolist():
@@ -65,17 +76,17 @@ def test_the_parts_of_a_prompt_tokenise_as_the_whole(
             value.append(int(trie.tokens[leaf]))
             leaf = int(trie.parents[leaf])
         path = [*(t for part in prompt.trunk for t in part), *field.question, *trie.shared, *value[::-1]]
-        assert path == whole(tokenizer, path)
+        assert path == whole(prompts.tokenizer, path)
 
 
-def whole(tokenizer, path: list[int]) -> list[int]:
+def whole(tokenizer: PromptTokenizer, path: list[int]) -> list[int]:
     """The path's text tokenised in one go, special tokens apart."""
-    turns = {t for marker in TURN_MARKERS for t in tokenizer.markup(marker)}
+    special = tokenizer._markup.get_added_tokens_decoder()
     tokens: list[int] = []
     run: list[int] = []
     for token in [*path, None]:
-        if token is None or token in turns:
-            tokens += tokenizer.text(tokenizer.decode(run)) if run else []
+        if token is None or token in special:
+            tokens += tokenizer.text(tokenizer._text.decode(run, skip_special_tokens=False)) if run else []
             run = []
             tokens += [token] if token is not None else []
         else:
