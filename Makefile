@@ -2,7 +2,7 @@
 #
 #   make run     set up, start the whole service, answer one sample job, stay up until Ctrl-C
 #   make test    set up, run every test            make check   lint, format, types
-#   make bench   the benchmark                     make setup   the environment in .venv only
+#   make bench   the benchmarks                    make setup   the environment in .venv only
 
 SHELL := /bin/sh
 VENV := .venv
@@ -50,4 +50,5 @@ check: setup
 	@$(VENV_PYTHON) -m mypy
 
 bench: setup
+	@$(VENV_PYTHON) -m deploy.queue_benchmark
 	@$(VENV_PYTHON) -m engine.benchmark

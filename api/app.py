@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 
 from api import metrics, openapi, problems
+from api.admission import Admission
 from api.connection import connect
 from api.guard import Guard, is_local
 from api.routes import health, jobs, models, presets
@@ -48,6 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,  # one path per resource; a redirect would also lose the problem of an unknown one
     )
     app.state.settings = settings
+    app.state.admission = Admission(settings)
     problems.install(app)
     for routes in (jobs, models, presets, health):
         app.include_router(routes.router)

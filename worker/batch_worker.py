@@ -36,6 +36,7 @@ from worker.problems import TIMED_OUT, JobProblem, problem_of
 from worker.runner import Answer, Answerer
 from worker.running import Ended, Running, outcome_of
 from worker.settings import Settings
+from worker.throughput import Throughput
 
 log = get_logger(__name__)
 
@@ -82,6 +83,7 @@ class BatchWorker(SimpleWorker):
         lease_s = math.ceil(settings.lease_s)
         self._transactions = Executions(redis, FieldcastJob, JSONSerializer, slot, name, lease_s)
         self._clock = StepClock(settings.hang_grace_s)
+        self._throughput = Throughput()
         self._running: dict[str, Running] = {}  # started and not finished; the lease's thread renews them
         self._in_doubt = False  # an answer was lost: whether the claim or the start took place is not known
         self._started_at = time.time()
@@ -97,6 +99,7 @@ class BatchWorker(SimpleWorker):
                 "host": self.hostname,
                 "started_at": self._started_at,
                 "last_step_at": self._clock.last_step_at,
+                "jobs_per_s": self._throughput.per_second(),
             },
             renewals=self._renew,
             hung=self._clock.is_hung,
@@ -263,6 +266,7 @@ class BatchWorker(SimpleWorker):
                 delay_s = _wait_for_redis(error, delay_s)
         else:
             return
+        self._throughput.count(len(ended))
         for entry, outcome in zip(ended, stored, strict=True):
             self._running.pop(entry.running.id, None)
             if outcome == "stored":

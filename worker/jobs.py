@@ -1,4 +1,4 @@
-"""Jobs as clients see them: submit, fetch, cancel, over one asyncio connection. Imports RQ; never mlx.
+"""Jobs as clients see them: submit, fetch, cancel, delete, over one asyncio connection. Imports RQ; never mlx.
 
 The record is RQ's own job hash, so that RQ's tools show it. What only Fieldcast knows is in its `meta`; the document is
 stored beside it by hash and passed by id. A job id is 16 hex digits of the context's hash, a dash, and 32 random ones,
@@ -219,6 +219,53 @@ async def cancel(redis: Redis, job_id: str) -> tuple[Job, bool] | None:
         ended, *found = await pipeline.execute()
     job = _found(job_id, *found)
     return None if job is None else (job, ended == 1)
+
+
+# KEYS: job hash, its results, queue list, costs, crashes, registries of ended jobs. ARGV: job id, channel, message.
+# A job that runs goes on, but nothing of it is stored any more: only the end of a job that is `started` is.
+DELETE = (
+    documents.RELEASE
+    + """
+local raw = redis.call('HGET', KEYS[1], 'meta')
+if redis.call('DEL', KEYS[1]) == 0 then return end
+redis.call('DEL', KEYS[2])
+redis.call('LREM', KEYS[3], 1, ARGV[1])
+redis.call('HDEL', KEYS[4], ARGV[1])
+redis.call('HDEL', KEYS[5], ARGV[1])
+for i = 6, #KEYS do redis.call('ZREM', KEYS[i], ARGV[1]) end
+local readable, meta = pcall(cjson.decode, raw or '')
+if readable and type(meta) == 'table' and type(meta.context) == 'string' then release(meta.context, ARGV[1], 0) end
+redis.call('PUBLISH', ARGV[2], ARGV[3])
+"""
+)
+
+
+async def delete(redis: Redis, job_id: str) -> Job | None:
+    """Remove a job, its result and, unless another job that has not ended uses it, its document. One round trip.
+
+    Returns the job as it was; None when there is no such job.
+    """
+    if not JOB_ID.fullmatch(job_id):
+        return None
+    async with redis.pipeline(transaction=True) as pipeline:
+        _look(pipeline, job_id)
+        pipeline.eval(
+            DELETE,
+            8,
+            keys.job(job_id),
+            keys.results(job_id),
+            keys.QUEUE_LIST,
+            keys.COSTS,
+            keys.CRASHES,
+            keys.CANCELED,
+            keys.FAILED,
+            keys.FINISHED,
+            job_id,
+            keys.DONE_CHANNEL,
+            json.dumps({"ids": [job_id]}),
+        )
+        *found, _ = await pipeline.execute()
+    return _found(job_id, *found)
 
 
 def _look(pipeline: Pipeline, job_id: str) -> None:

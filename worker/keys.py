@@ -11,6 +11,7 @@ RQ_QUEUES = "rq:queues"  # RQ's set of queues
 STARTED = f"rq:wip:{QUEUE}"  # RQ's registry of started executions: "<job>:<execution>" by the end of its lease
 CANCELED = f"rq:canceled:{QUEUE}"
 FAILED = f"rq:failed:{QUEUE}"
+FINISHED = f"rq:finished:{QUEUE}"
 
 DONE_CHANNEL = "fieldcast:done"  # pub/sub; {"ids": [...]} of jobs that have just ended
 SLOTS = "fieldcast:slots"  # set of worker slots that ever had a worker

@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from engine.settings import ModelSettings
 
-MAX_SOCKET_PATH_BYTES = 100  # macOS allows 104 with the final zero byte
+MAX_SOCKET_PATH_BYTES = 103  # macOS keeps socket paths in 104 bytes, the last of them zero
 
 
 class Settings(ModelSettings):
@@ -48,6 +48,10 @@ class Settings(ModelSettings):
         default=3,
         ge=1,
         description="Interactive jobs that may pass the queue's front for each bulk job that waits there.",
+    )
+    queue_max_jobs: int = Field(default=100_000, ge=1, description="Waiting jobs from which on submissions get 429.")
+    queue_max_mb: int = Field(
+        default=2048, ge=1, description="Memory (MiB) that Redis may hold before submissions get 429."
     )
     max_body_bytes: int = Field(default=2_000_000, ge=1, description="Largest request body.")
     max_wait_s: int = Field(default=60, ge=0, description="Longest time that `Prefer: wait` holds an answer.")
@@ -85,4 +89,9 @@ class Settings(ModelSettings):
     @property
     def connection_url(self) -> str:
         """Where Redis is."""
-        return self.redis_url or f"unix://{quote(str(self.socket_path.absolute()))}"
+        return self.redis_url or socket_url(self.socket_path.absolute())
+
+
+def socket_url(path: Path) -> str:
+    """The URL of a server on this unix socket."""
+    return f"unix://{quote(str(path))}"

@@ -24,6 +24,7 @@ class WorkerStatus:
     host: str
     started_at: float
     last_step_at: float
+    jobs_per_s: float  # ended, over the last minute
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,23 @@ class QueueDepth:
     queued: int
     in_progress: int
     oldest_age_s: float | None
+
+
+@dataclass(frozen=True)
+class QueueLoad:
+    """What submissions are measured against: waiting jobs, all of Redis's memory, and how fast all workers together
+    end jobs."""
+
+    queued: int
+    memory_bytes: int
+    jobs_per_s: float
+
+
+async def queue_load(redis: Redis) -> QueueLoad:
+    """Three round trips."""
+    queued = await redis.llen(keys.QUEUE_LIST)
+    memory = await redis.info("memory")
+    return QueueLoad(queued, int(memory["used_memory"]), sum(worker.jobs_per_s for worker in await workers(redis)))
 
 
 async def workers(redis: Redis) -> list[WorkerStatus]:

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, look, wait, cancel."""
+"""`/v1/jobs`: submit, look, wait, cancel, delete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from api.job_request import JobRequest
 from api.openapi import body_of
 from api.prefer import wait_seconds
 from api.problems import ProblemError, openapi_responses
-from api.state import RedisState, SettingsState, WaiterState
+from api.state import AdmissionState, RedisState, SettingsState, WaiterState
 from api.waiting import has_ended
 from worker import jobs
 from worker.jobs import Job
@@ -32,14 +32,15 @@ RETRY_AFTER_S = 1  # told to clients that poll
     status_code=202,
     response_model=JobBody,
     summary="Ask about a document",
-    responses=openapi_responses(400, 403, 413, 415, 422, 503),
+    responses=openapi_responses(400, 403, 413, 415, 422, 429, 503),
     openapi_extra=body_of("JobRequest"),
 )
-async def submit(request: Request, redis: RedisState, settings: SettingsState) -> Response:
+async def submit(request: Request, redis: RedisState, settings: SettingsState, admission: AdmissionState) -> Response:
     """Takes the job and answers at once. Follow `Location`, or ask for a webhook."""
     try:
         body = await read_model(request, JobRequest, settings.max_body_bytes)
         spec = body.spec(settings)
+        await admission.admit(redis)
     except ProblemError as problem:
         metrics.rejected(problem.type)
         raise
@@ -80,6 +81,17 @@ async def cancel(job_id: str, request: Request, redis: RedisState) -> Response:
         metrics.cancelled(job.preset)
         log.info("job cancelled", action="cancel_job", job_id=job.id)
     return _answer(request, job)
+
+
+@router.delete(
+    "/{job_id}", status_code=204, summary="Remove a job and what it said", responses=openapi_responses(403, 404, 503)
+)
+async def delete(job_id: str, redis: RedisState) -> None:
+    """Its result goes at once, and its document unless another job still needs it. An unfinished job never ends."""
+    job = _found(await jobs.delete(redis, job_id))
+    if not has_ended(job):
+        metrics.cancelled(job.preset)
+    log.info("job deleted", action="delete_job", job_id=job.id, status=job.status)
 
 
 def _found(job: Job | None) -> Job:

@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -32,15 +31,6 @@ def anyio_backend() -> str:
 @pytest.fixture
 def settings(valkey: EmbeddedValkey, tmp_path: Path) -> Settings:
     return Settings(redis_url=valkey.url, data_dir=tmp_path)
-
-
-Running = Callable[[Settings], AbstractAsyncContextManager[httpx.AsyncClient]]
-
-
-@pytest.fixture(scope="session")
-def running() -> Running:
-    """Starts the application for any settings."""
-    return api_client
 
 
 @pytest.fixture

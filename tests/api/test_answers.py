@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
+from service import api_client
 
 import presets
 from api.job_body import JobBody
@@ -21,7 +21,6 @@ from worker.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-Running = Callable[[Settings], AbstractAsyncContextManager[httpx.AsyncClient]]
 WAIT = {"prefer": "wait=30"}
 SCHEMA = {
     "language": {"type": "enum", "choices": ["English", "French", "German"], "description": "The text's language"},
@@ -31,8 +30,8 @@ SCHEMA = {
 
 
 @pytest.fixture
-async def served_client(served: Settings, running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with running(served) as client:
+async def served_client(served: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    async with api_client(served) as client:
         yield client
 
 

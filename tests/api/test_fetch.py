@@ -1,4 +1,4 @@
-"""`GET /v1/jobs/{id}` and `/cancel`, without a worker: looking, waiting, cancelling."""
+"""`GET` and `DELETE /v1/jobs/{id}` and `/cancel`, without a worker: looking, waiting, cancelling, deleting."""
 
 from __future__ import annotations
 
@@ -111,11 +111,33 @@ async def test_an_unreadable_message_is_survived(client: httpx.AsyncClient, redi
         assert (await held).json()["status"] == "cancelled"
 
 
-async def test_cancelling_again_changes_nothing(client: httpx.AsyncClient) -> None:
-    def counted() -> float:
-        labels = {"preset": "custom", "status": "cancelled"}
-        return metrics.REGISTRY.get_sample_value("fieldcast_jobs_finished_total", labels) or 0
+def counted() -> float:
+    labels = {"preset": "custom", "status": "cancelled"}
+    return metrics.REGISTRY.get_sample_value("fieldcast_jobs_finished_total", labels) or 0
 
+
+async def test_a_deleted_job_is_gone(client: httpx.AsyncClient, redis: Redis) -> None:
+    path, before = await submit(client), counted()
+    held = asyncio.create_task(client.get(path, headers={"prefer": "wait=60"}))
+    await _until_waiting(client, 1)
+    async with asyncio.timeout(PATIENCE_S):
+        answer = await client.delete(path)
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert (await held).status_code == 404
+    assert counted() == before + 1  # it had not ended
+    assert await redis.keys("*document*") == []
+    for again in (await client.delete(path), await client.get(path), await client.post(f"{path}/cancel")):
+        assert (again.status_code, again.json()["type"]) == (404, "job_not_found")
+
+
+async def test_an_ended_job_that_is_deleted_counts_once(client: httpx.AsyncClient) -> None:
+    path, before = await submit(client), counted()
+    await client.post(f"{path}/cancel")
+    assert (await client.delete(path)).status_code == 204
+    assert counted() == before + 1
+
+
+async def test_cancelling_again_changes_nothing(client: httpx.AsyncClient) -> None:
     path, before = await submit(client), counted()
     first = await client.post(f"{path}/cancel")
     second = await client.post(f"{path}/cancel")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
 import pytest
+from service import api_client
 
 import presets
 from worker.settings import Settings
 
 pytestmark = pytest.mark.anyio
-Running = Callable[[Settings], AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 def test_the_application_imports_neither_mlx_nor_numpy() -> None:
@@ -49,8 +47,8 @@ async def test_no_worker_means_no_model_and_not_ready(client: httpx.AsyncClient)
     assert (await client.get("/healthz")).json()["status"] == "ok"
 
 
-async def test_without_redis_everything_that_needs_it_is_503(tmp_path: Path, running: Running) -> None:
-    async with running(Settings(redis_url=f"unix://{tmp_path}/none.sock", data_dir=tmp_path)) as client:
+async def test_without_redis_everything_that_needs_it_is_503(tmp_path: Path) -> None:
+    async with api_client(Settings(redis_url=f"unix://{tmp_path}/none.sock", data_dir=tmp_path)) as client:
         job = {"context": "x", "preset": "support_triage"}
         answers = [
             await client.post("/v1/jobs", json=job),
@@ -71,9 +69,9 @@ async def test_without_redis_everything_that_needs_it_is_503(tmp_path: Path, run
         assert (await client.post("/v1/jobs", json={"context": ""})).status_code == 422
 
 
-async def test_it_stops_at_whatever_point_of_its_start(settings: Settings, running: Running) -> None:
+async def test_it_stops_at_whatever_point_of_its_start(settings: Settings) -> None:
     for turns in range(30):  # of the event loop, in which the subscription is being made
-        async with asyncio.timeout(20), running(settings):
+        async with asyncio.timeout(20), api_client(settings):
             for _ in range(turns):
                 await asyncio.sleep(0)
 
