@@ -36,6 +36,7 @@ from worker.problems import TIMED_OUT, JobProblem, problem_of
 from worker.runner import Answer, Answerer
 from worker.running import Ended, Running, outcome_of
 from worker.settings import Settings
+from worker.step_budget import StepBudget
 from worker.throughput import Throughput
 
 log = get_logger(__name__)
@@ -84,6 +85,7 @@ class BatchWorker(SimpleWorker):
         self._transactions = Executions(redis, FieldcastJob, JSONSerializer, slot, name, lease_s)
         self._clock = StepClock(settings.hang_grace_s)
         self._throughput = Throughput()
+        self._step_budget = StepBudget(settings.batch_tokens, settings.step_target_s)
         self._running: dict[str, Running] = {}  # started and not finished; the lease's thread renews them
         self._in_doubt = False  # an answer was lost: whether the claim or the start took place is not known
         self._started_at = time.time()
@@ -110,7 +112,7 @@ class BatchWorker(SimpleWorker):
             slot,
             self._lease.owner,
             rows=settings.batch_rows,
-            tokens=settings.batch_tokens,
+            tokens=self._step_budget.tokens,
             window=settings.claim_window,
             interactive_share=settings.interactive_share,
         )
@@ -224,6 +226,7 @@ class BatchWorker(SimpleWorker):
             return
         deadline = min(entry.deadline for entry in batch)
         self._clock.begin(deadline)
+        started = time.perf_counter()
         try:
             seconds = -1 if deadline == math.inf else max(1, math.ceil(deadline - time.monotonic()))
             with self.death_penalty_class(seconds, JobTimeoutException):
@@ -245,10 +248,13 @@ class BatchWorker(SimpleWorker):
                 self._answer(batch[:half])
                 self._answer(batch[half:])
             return
+        seconds_taken = time.perf_counter() - started
         self._clock.end()
         self._finish([outcome_of(entry, answer, len(batch)) for entry, answer in zip(batch, answers, strict=True)])
         if stats := next((a.stats for a in answers if a.stats is not None), None):
             metrics.observe_batch(stats)
+            self._step_budget.observe(stats.computed_tokens, seconds_taken)
+            self._claims.tokens = self._step_budget.tokens
             log.info(
                 "batch ended", action="batch_end", jobs=len(batch), passes=stats.passes, tokens=stats.computed_tokens
             )

@@ -128,14 +128,24 @@ return 0
 
 
 class Claims:
-    """The queue as one worker slot takes from it. `owner` is what the slot's owner key holds while the slot is ours."""
+    """The queue as one worker slot takes from it. `owner` is what the slot's owner key holds while the slot is ours;
+    `tokens` may be set anew between two claims."""
 
     def __init__(
-        self, redis: Redis, slot: str, owner: str, *, rows: int, tokens: int, window: int, interactive_share: int
+        self,
+        redis: Redis,
+        slot: str,
+        owner: str,
+        *,
+        rows: int,
+        tokens: int,
+        window: int,
+        interactive_share: int,
     ) -> None:
         self._redis, self._slot, self._owner = redis, slot, owner
         self._claimed = keys.claimed(slot)
-        self._limits = (rows, tokens, window, interactive_share)
+        self.tokens = tokens
+        self._rows, self._window, self._interactive_share = rows, window, interactive_share
         self._claim = redis.register_script(CLAIM)
         self._give_back = redis.register_script(GIVE_BACK)
 
@@ -143,7 +153,7 @@ class Claims:
         """Ids of a batch, now in this slot's claimed list; empty when nothing waits."""
         taken: Sequence[Any] = self._claim(
             keys=[keys.QUEUE_LIST, self._claimed, keys.COSTS, keys.CRASHES, keys.BYPASSED],
-            args=[*self._limits, leader],
+            args=[self._rows, self.tokens, self._window, self._interactive_share, leader],
         )
         return [as_text(job_id) for job_id in taken]
 

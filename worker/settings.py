@@ -34,6 +34,9 @@ class Settings(ModelSettings):
     batch_tokens: int = Field(
         default=6000, ge=1, description="Estimated tokens that a batch may hold; its first job is always taken."
     )
+    step_target_s: float = Field(
+        default=5, gt=0, description="Seconds that a batch should take at most: slow machines get smaller batches."
+    )
     claim_window: int = Field(
         default=2000, ge=1, description="Queue entries from the front that are searched for jobs with the same context."
     )
