@@ -62,8 +62,8 @@ class FieldcastJob(RQJob):
 class BatchWorker(SimpleWorker):
     """Takes jobs from Redis in batches and has `runner` answer them.
 
-    redis: a connection of its own, without a socket time-out (it blocks). about: published for the API, as the model's
-    description.
+    redis: a connection of its own, with a socket time-out above WAIT_S, for which it blocks. about: published for the
+    API, as the model's description.
     """
 
     job_class = FieldcastJob
@@ -116,6 +116,10 @@ class BatchWorker(SimpleWorker):
             window=settings.claim_window,
             interactive_share=settings.interactive_share,
         )
+
+    def _set_connection(self, connection: Redis) -> Redis:
+        """RQ's gives every command the time of its own long blocking reads."""
+        return connection
 
     # RQ's loop, in the order in which it calls these
 

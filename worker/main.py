@@ -49,12 +49,16 @@ def main(settings: Settings) -> int:
 
 
 def connect(settings: Settings) -> Redis:
-    """The worker's own connection: RQ changes its time-out, and blocking reads must not have one.
+    """The worker's own connection. Its blocking read returns after a second, so every answer has the same time.
 
     It repeats no command by itself: a claim whose answer was lost would be repeated as a second claim.
     """
     return Redis.from_url(
-        settings.connection_url, socket_timeout=None, health_check_interval=30, retry=Retry(NoBackoff(), 0)
+        settings.connection_url,
+        socket_timeout=settings.redis_timeout_s,
+        socket_connect_timeout=settings.redis_timeout_s,
+        health_check_interval=30,
+        retry=Retry(NoBackoff(), 0),
     )
 
 

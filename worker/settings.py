@@ -21,6 +21,9 @@ class Settings(ModelSettings):
     redis_url: str | None = Field(
         default=None, description="Redis or Valkey to use (redis://, rediss://, unix://); none: the embedded server."
     )
+    redis_timeout_s: float = Field(
+        default=10, ge=2, description="Seconds that the worker waits for an answer of Redis until it connects anew."
+    )
     host: str = Field(default="127.0.0.1", description="Address that the API and the metrics ports listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port of the API; 0: any free one.")
     worker_metrics_port: int = Field(default=9101, ge=0, le=65535, description="Port of the worker's /metrics.")

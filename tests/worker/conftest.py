@@ -82,17 +82,18 @@ def drain(new_worker: Callable[..., BatchWorker]) -> Callable[..., BatchWorker]:
 
 @pytest.fixture
 def start_worker(valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[Callable[..., Part]]:
-    """Starts a worker of its own process with a scripted answerer; ends what still runs."""
+    """Starts a worker of its own process with a scripted answerer, to be killed at a point if one is given; ends what
+    still runs."""
     started: list[Part] = []
 
-    def start(kind: str = "BatchWorker", slot: str = "mac", **settings: Any) -> Part:
+    def start(dies_when: str = "", slot: str = "mac", **settings: Any) -> Part:
         given = {"redis_url": valkey.url, "data_dir": tmp_path, "worker_slot": slot, **settings}
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         environment |= {f"FIELDCAST_{name.upper()}": str(value) for name, value in given.items()}
         calls, log = (tmp_path / f"{len(started)}.{suffix}" for suffix in ("calls", "log"))
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, str(HERE / "scripted.py"), kind, str(calls)],
+                [sys.executable, str(HERE / "scripted.py"), dies_when, str(calls)],
                 cwd=ROOT,
                 env=environment,
                 stdout=output,

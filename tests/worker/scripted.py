@@ -17,6 +17,8 @@ from typing import Any
 
 from engine.result import BatchStats
 from worker.batch_worker import BatchWorker
+from worker.claim import Claims
+from worker.executions import Executions
 from worker.main import connect
 from worker.runner import Answer, Question
 from worker.settings import Settings
@@ -68,15 +70,35 @@ def _result(context: str) -> dict[str, Any]:
     return {"json": {"urgent": True}, "parsed_json": parsed, "length": len(context)}
 
 
-class DiesBeforeStart(BatchWorker):
-    """Claims a batch and is killed before it starts it."""
+# Where a worker may be killed: the class and method, and whether before or after its call.
+POINTS: dict[str, tuple[type, str, bool]] = {
+    "a batch is claimed": (BatchWorker, "execute_job", True),
+    "a batch is started": (Executions, "start", False),
+    "a batch is answered": (Executions, "finish", True),
+    "the ends are stored": (Executions, "finish", False),
+    "a recovery begins": (Executions, "recover", True),
+    "a recovery is done": (Executions, "recover", False),
+    "claims are given back": (Claims, "give_back", False),
+}
 
-    def execute_job(self, ids: Any, queue: Any) -> None:
+
+def die_when(point: str) -> None:
+    """Has this process killed at that point."""
+    owner, name, before = POINTS[point]
+    real = getattr(owner, name)
+
+    def killed(*args: Any, **kwargs: Any) -> None:
+        if not before:
+            real(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, killed)
 
 
 if __name__ == "__main__":
     settings = Settings()
-    kind = {"BatchWorker": BatchWorker, "DiesBeforeStart": DiesBeforeStart}[sys.argv[1]]
-    worker = kind(connect(settings), settings, Scripted(Path(sys.argv[2])), settings.worker_slot, {"model": "scripted"})
+    if sys.argv[1]:
+        die_when(sys.argv[1])
+    answerer = Scripted(Path(sys.argv[2]))
+    worker = BatchWorker(connect(settings), settings, answerer, settings.worker_slot, {"model": "scripted"})
     worker.work(logging_level="WARNING")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from queue_client import Client, Part, ids_in, queued_ids, until
 from redis import Redis
+from scripted import POINTS
 
 from worker import documents, keys
 from worker.batch_worker import BatchWorker
@@ -85,7 +87,7 @@ def test_a_claim_whose_worker_was_killed_before_it_started_goes_back_in_order(
 ) -> None:
     jobs = client.submit_all(["a", "b", "a", "c"])
     claimed_order = [jobs[i].id for i in (0, 2, 1)]
-    assert start_worker("DiesBeforeStart", batch_rows=3).process.wait(90) == -9
+    assert start_worker("a batch is claimed", batch_rows=3).process.wait(90) == -9
     assert ids_in(redis, keys.claimed("mac")) == claimed_order
     later = client.submit("d")
     worker = new_worker()
@@ -93,6 +95,30 @@ def test_a_claim_whose_worker_was_killed_before_it_started_goes_back_in_order(
     assert queued_ids(redis) == [*claimed_order, jobs[3].id, later.id]
     assert redis.hlen(keys.CRASHES) == 0
     worker.teardown()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_wherever_a_worker_is_killed_every_job_ends_once(
+    point: str, redis: Redis, client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    jobs = client.submit_all([f"hold {gate}", f"hold {gate}"])
+    first = start_worker(batch_rows=2)  # it leaves something to recover
+    until(lambda: running(client, jobs))
+    first.process.kill()
+    first.process.wait()
+    jobs += client.submit_all(["fine", "fine", "raise", "fine too"])
+    gate.touch()
+    assert start_worker(point).process.wait(90) == -9
+    start_worker()
+    ended = client.until_ended(jobs)
+    # The first job, a suspect by now, runs alone; killed with it again, a worker leaves it quarantined.
+    twice = point in ("a batch is started", "a batch is answered")
+    first_status = "failed" if twice else "completed"
+    assert [job.status for job in ended] == [first_status, *["completed"] * 3, "failed", "completed"]
+    assert (ended[0].error or {}).get("type") == ("quarantined" if twice else None)
+    assert [redis.xlen(keys.results(job.id)) for job in ended] == [1] * 6
+    assert_nothing_is_left(redis)
 
 
 def test_another_slot_s_worker_picks_up_what_a_dead_one_left_when_its_lease_is_over(
