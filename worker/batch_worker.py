@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, SimpleWorker
 from rq.job import Job as RQJob
@@ -183,8 +183,8 @@ class BatchWorker(SimpleWorker):
                 step()
 
     def check_for_suspension(self, burst: bool) -> None:
-        """RQ's, but Redis may be away: taking the next batch waits for it."""
-        with suppress(RedisConnectionError, RedisTimeoutError):
+        """RQ's, but Redis may be away (taking the next batch waits for it) or full (RQ's check writes)."""
+        with suppress(RedisConnectionError, RedisTimeoutError, OutOfMemoryError):
             super().check_for_suspension(burst)
 
     def run_maintenance_tasks(self) -> None:

@@ -11,9 +11,13 @@ from typing import Any
 
 from redis.client import Pipeline
 
+from worker import keys
+
 # A script begins with this. `run(at, wanted)` reads a list of commands from ARGV[at] on, runs them if they are wanted,
 # and returns the index after it.
-RUN = """
+RUN = (
+    keys.EVEN_WHEN_FULL
+    + """
 local function run(at, wanted)
   local count = tonumber(ARGV[at])
   at = at + 1
@@ -25,6 +29,7 @@ local function run(at, wanted)
   return at
 end
 """
+)
 
 
 def take(pipeline: Pipeline) -> list[Any]:

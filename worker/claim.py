@@ -9,17 +9,21 @@ is thrown away.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 from rq.utils import as_text
 
 from worker import keys
 
 # KEYS: queue, claimed, costs, crashes, bypassed. ARGV: rows, tokens, window, interactive share, leader (or '').
 # A leader is a job that is in the claimed list already (BLMOVE put it there).
-CLAIM = """
+CLAIM = (
+    keys.EVEN_WHEN_FULL
+    + """
 local queue, claimed, costs, crashes, bypassed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local rows, tokens, window, share = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local leader = ARGV[5]
@@ -98,11 +102,14 @@ while #out < rows do
 end
 return out
 """
+)
 
 # KEYS: queue, claimed, the slot's owner. ARGV: job key prefix, us ('' for a slot that is not ours). Gives claimed jobs
 # that never started back to the queue's front, in order; but not under the hands of another owner, who may be about to
 # start them.
-GIVE_BACK = """
+GIVE_BACK = (
+    keys.EVEN_WHEN_FULL
+    + """
 local owner = redis.call('GET', KEYS[3])
 if owner and owner ~= ARGV[2] then return 0 end
 local count = 0
@@ -115,9 +122,12 @@ while true do
   end
 end
 """
+)
 
 # KEYS: owner. ARGV: us, lease in milliseconds, the dead owner that we saw (or ''). 1: the slot is ours.
-TAKE_SLOT = """
+TAKE_SLOT = (
+    keys.EVEN_WHEN_FULL
+    + """
 local owner = redis.call('GET', KEYS[1])
 if not owner or owner == ARGV[1] or owner == ARGV[3] then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -125,6 +135,7 @@ if not owner or owner == ARGV[1] or owner == ARGV[3] then
 end
 return 0
 """
+)
 
 
 class Claims:
@@ -159,7 +170,11 @@ class Claims:
 
     def wait(self, timeout_s: float) -> list[str]:
         """As `take`, but waits for a job when the queue is empty. Meant for an empty queue: it takes the head."""
-        leader: Any = self._redis.blmove(keys.QUEUE_LIST, self._claimed, timeout_s)  # type: ignore[arg-type]
+        try:
+            leader: Any = self._redis.blmove(keys.QUEUE_LIST, self._claimed, timeout_s)  # type: ignore[arg-type]
+        except OutOfMemoryError:  # nothing can be queued now either
+            time.sleep(timeout_s)
+            return []
         return self.take(leader) if leader is not None else []
 
     def give_back(self, slot: str | None = None) -> int:

@@ -172,7 +172,8 @@ async def fetch(redis: Redis, job_id: str) -> Job | None:
 # Unix time. A claimed job that has not started is in no list that we know; its status alone keeps the worker from
 # starting it. A running job goes on, but its result is dropped: only the end of a job that is `started` is stored.
 CANCEL = (
-    documents.RELEASE
+    keys.EVEN_WHEN_FULL
+    + documents.RELEASE
     + """
 local status = redis.call('HGET', KEYS[1], 'status')
 if status ~= 'queued' and status ~= 'started' then return 0 end
@@ -224,7 +225,8 @@ async def cancel(redis: Redis, job_id: str) -> tuple[Job, bool] | None:
 # KEYS: job hash, its results, queue list, costs, crashes, registries of ended jobs. ARGV: job id, channel, message.
 # A job that runs goes on, but nothing of it is stored any more: only the end of a job that is `started` is.
 DELETE = (
-    documents.RELEASE
+    keys.EVEN_WHEN_FULL
+    + documents.RELEASE
     + """
 local raw = redis.call('HGET', KEYS[1], 'meta')
 if redis.call('DEL', KEYS[1]) == 0 then return end

@@ -5,6 +5,9 @@ RQ's own keys (rq:queue:fieldcast, rq:job:<id>, rq:results:<id>, its registries)
 
 from __future__ import annotations
 
+# The first line of every script here: jobs must be able to end when the server has used up its memory (Redis 7).
+EVEN_WHEN_FULL = "#!lua flags=allow-oom\n"
+
 QUEUE = "fieldcast"  # the one RQ queue
 QUEUE_LIST = f"rq:queue:{QUEUE}"
 RQ_QUEUES = "rq:queues"  # RQ's set of queues

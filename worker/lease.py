@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from rq.utils import as_text
 from structlog import get_logger
 
-from worker import keys
+from worker import buffered, keys
 from worker.claim import TAKE_SLOT
 
 log = get_logger(__name__)
@@ -53,6 +53,7 @@ class Lease:
         self.owner = f"{socket.gethostname()}|{os.getpid()}|{name}"  # what the slot's owner key holds while it is ours
         self._describe, self._renewals, self._hung, self._lost = describe, renewals, hung, lost
         self._take = redis.register_script(TAKE_SLOT)
+        self._run = redis.register_script(buffered.RUN + "run(1, true)")
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
@@ -100,10 +101,10 @@ class Lease:
         return bool(self._take(keys=[keys.owner(self._slot)], args=args) == 1)
 
     def _publish(self) -> None:
-        with self._redis.pipeline() as pipeline:
-            pipeline.set(keys.worker(self._slot), json.dumps(self._describe()), px=int(self._lease_s * 1000))
-            self._renewals(pipeline)
-            pipeline.execute()
+        pipeline = self._redis.pipeline()
+        pipeline.set(keys.worker(self._slot), json.dumps(self._describe()), px=int(self._lease_s * 1000))
+        self._renewals(pipeline)
+        self._run(args=buffered.take(pipeline))
 
     def _beat(self) -> None:
         while not self._ending.wait(self._heartbeat_s):
