@@ -72,7 +72,10 @@ class JobRequest(_Body):
     options: OptionsBody = OptionsBody()
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description="Interactive jobs go first.")
     timeout_s: int = Field(
-        default=60, ge=1, le=MAX_TIMEOUT_S, description="Seconds the job may run once it has started."
+        default=60,
+        ge=1,
+        le=MAX_TIMEOUT_S,
+        description="Seconds the job may run once it has started; slow batch mates do not use them up.",
     )
     result_ttl_s: int | None = Field(default=None, ge=1, le=MAX_RESULT_TTL_S, description="Seconds the result is kept.")
     metadata: dict[str, str] = Field(

@@ -225,9 +225,12 @@ class BatchWorker(SimpleWorker):
             return
         late = [entry for entry in batch if time.monotonic() >= entry.deadline]
         if late:
-            self._finish([_failed(entry, TIMED_OUT) for entry in late])
             self._answer([entry for entry in batch if entry not in late])
+            for entry in late:
+                self._answer_late(entry)
             return
+        if len(batch) == 1:
+            batch[0].ran_alone = True
         deadline = min(entry.deadline for entry in batch)
         self._clock.begin(deadline)
         started = time.perf_counter()
@@ -262,6 +265,14 @@ class BatchWorker(SimpleWorker):
             log.info(
                 "batch ended", action="batch_end", jobs=len(batch), passes=stats.passes, tokens=stats.computed_tokens
             )
+
+    def _answer_late(self, entry: Running) -> None:
+        """A job whose time is up: perhaps its batch mates' doing, so it gets its whole time once more, alone."""
+        if entry.ran_alone:
+            self._finish([_failed(entry, TIMED_OUT)])
+        else:
+            entry.start_clock()
+            self._answer([entry])
 
     def _finish(self, ended: Sequence[Ended]) -> None:
         """Store ends; waits for Redis to come back as long as nobody wants the process to stop."""

@@ -56,7 +56,8 @@ class Webhook:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A checked submission. `timeout_s` counts from the start of the run, `result_ttl_s` from the end."""
+    """A checked submission. `timeout_s` counts from the start of the run; when a batch is
+    interrupted, from the start of the job's own run alone. `result_ttl_s` counts from the end."""
 
     context: str
     schema: StructuredSchema

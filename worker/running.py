@@ -59,7 +59,8 @@ def _webhook(meta: Any) -> Webhook | None:
 
 @dataclass
 class Running:
-    """A started job. `deadline` is on the monotonic clock; `worker` is the name it was started under."""
+    """A started job. `deadline` is on the monotonic clock; `worker` is the name it was started under. `ran_alone`: it
+    has had a run without batch mates, so that a time-out is its own."""
 
     job: RQJob
     execution: Execution
@@ -68,6 +69,7 @@ class Running:
     question: Question | None = None
     problem: JobProblem | None = None  # why it cannot be run at all
     deadline: float = float("inf")
+    ran_alone: bool = False
 
     @property
     def id(self) -> str:
@@ -100,7 +102,11 @@ class Running:
         job.origin = keys.QUEUE
         job.started_at = started_at or job.started_at
         job.worker_name, job._status = self.worker, JobStatus.STARTED
-        timeout_s = float(job.timeout or 0)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """The job's time counts from now."""
+        timeout_s = float(self.job.timeout or 0)
         self.deadline = time.monotonic() + timeout_s if timeout_s > 0 else float("inf")
 
     def attach(self, text: bytes | None) -> None:

@@ -62,10 +62,18 @@ def test_a_job_that_outlives_its_time_out_fails_and_its_batch_mates_complete(
     assert (problem["type"], problem["status"]) == ("timed_out", 504)
     assert [client.fetch(job).status for job in mates] == ["completed", "completed"]
     assert worker._runner.calls[0] == ["fine", "fine too", "sleep 60"]
-    assert worker._runner.calls[1] == ["fine", "fine too"]
+    assert worker._runner.calls[1:] == [["fine", "fine too"], ["sleep 60"]]
     after = metrics.REGISTRY.get_sample_value("fieldcast_job_attempts_total", {"outcome": "timed_out"})
     assert (before or 0) + 1 == after
     assert ids_in(redis, keys.STARTED) == []
+
+
+def test_a_short_time_out_is_not_used_up_by_slow_batch_mates(client: Client, drain: Drain) -> None:
+    slow = client.submit("sleep 2.5")
+    short = client.submit("fine", timeout_s=1)
+    worker = drain()
+    assert [client.status(job) for job in (slow, short)] == ["completed", "completed"]
+    assert worker._runner.calls == [["sleep 2.5", "fine"], ["sleep 2.5"], ["fine"]]
 
 
 def test_a_step_that_never_returns_ends_the_process_and_its_jobs_are_picked_up(
