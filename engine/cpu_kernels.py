@@ -24,6 +24,7 @@ from engine.tree import Ints, Mask
 LOG2E = 1.4426950408889634
 BLOCK_ROWS = 128
 MASKED = -1e30
+CACHED_ROWS = 16  # of logits: temporaries of more leave the processor's cache
 
 _mlx_lm_attention = mlx_lm.models.base.scaled_dot_product_attention
 _mlx_lm_swiglu = mlx_lm.models.activations.swiglu
@@ -86,6 +87,17 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
     return _fast_swiglu(gate, x) if gate.dtype == mx.float32 else _mlx_lm_swiglu(gate, x)
 
 
+def logsumexp(logits: mx.array) -> mx.array:
+    """(rows,) of logits (rows, vocabulary) in float32, as `mx.logsumexp` over the last axis."""
+    parts = []
+    for start in range(0, len(logits), CACHED_ROWS):
+        part = logits[start : start + CACHED_ROWS]
+        largest = part.max(axis=-1, keepdims=True)
+        weights = _fast_exp2(mx.maximum((part - largest) * LOG2E, -126.0))
+        parts.append(largest[:, 0] + mx.log(weights.sum(axis=-1)))
+    return mx.concatenate(parts)
+
+
 def _blocked(q: mx.array, k: mx.array, v: mx.array, scale: float, blocks: list[AttentionBlock]) -> mx.array:
     _, heads, rows, dim = q.shape
     kv_heads = k.shape[1]
@@ -130,6 +142,9 @@ def _exp2(x: mx.array) -> mx.array:
         p = p * f + coefficient
     scale = mx.left_shift(rounded.astype(mx.int32) + 127, mx.array(23, mx.int32)).view(mx.float32)
     return p * scale
+
+
+_fast_exp2 = mx.compile(_exp2)
 
 
 @mx.compile

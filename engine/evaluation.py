@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
-from engine import device  # isort: skip  # noqa: F401  # first: it loads OpenBLAS, which must come before mlx
+from engine import device  # isort: skip  # first: it loads OpenBLAS, which must come before mlx
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from engine.cpu_kernels import logsumexp
 from engine.hooks import HookedModel
 from engine.prefix_cache import CachedPrefix
 from engine.tree import Ints, PackedTree, Span
@@ -64,7 +65,8 @@ def read_edges(model: HookedModel, hidden: mx.array, edges: Edges, at: Ints, int
         logits = model.logits(hidden[mx.array(rows[start:stop])])
         inside = np.flatnonzero((which >= start) & (which < stop))
         row, token = mx.array(which[inside] - start), mx.array(edges.tokens[inside])
-        picked, normalisers = logits[row, token], mx.logsumexp(logits, axis=-1)[row]
+        normalisers = logsumexp(logits) if device.on_cpu() else mx.logsumexp(logits, axis=-1)
+        picked, normalisers = logits[row, token], normalisers[row]
         mx.eval(picked, normalisers)
         into.logits[at[inside]] = np.array(picked)
         into.normalisers[at[inside]] = np.array(normalisers)

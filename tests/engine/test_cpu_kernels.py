@@ -66,6 +66,15 @@ def test_swiglu_equals_the_formula_over_its_whole_range() -> None:
     assert np.abs(found - expected)[near].max() < 1e-4
 
 
+@pytest.mark.parametrize("scale", [0.1, 10, 1000])
+def test_logsumexp_equals_the_formula(scale: float) -> None:
+    logits = np.random.default_rng(0).normal(size=(40, 5000), scale=scale).astype(np.float32)
+    logits[0, 0] = -np.inf
+    expected = np.logaddexp.reduce(logits.astype(np.float64), axis=-1)
+    found = np.array(cpu_kernels.logsumexp(mx.array(logits)), np.float64)
+    assert np.abs(found - expected).max() <= 1e-6 * max(1, np.abs(expected).max())
+
+
 def test_the_models_logits_stay_within_1e_4_of_unpatched_mlx_lm() -> None:
     """In processes of their own, because the functions are replaced for a whole process."""
     program = """
