@@ -1,4 +1,4 @@
-"""Decoders of many families at toy size, with seeded random weights."""
+"""Decoders of many families at toy size, with seeded random weights, and a schema to ask them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import mlx.core as mx
 from mlx.nn.layers.base import Module
 from mlx.utils import tree_map
 
+from engine import StructuredSchema
+
+SCHEMA = StructuredSchema(
+    {
+        "issue": {
+            "type": "enum",
+            "description": "What is the customer's problem?",
+            "choices": ["double charge", "double", "late delivery", "P1", "P10"],
+        },
+        "angry": {"type": "boolean", "description": "Is the customer angry?"},
+    }
+)
 COMMON = {
     "vocab_size": 49152,  # the built-in model's, whose tokenizer they borrow
     "hidden_size": 64,

@@ -12,22 +12,12 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 from plain import distribution
-from small_models import ARCHITECTURES, small_config, small_model
+from small_models import ARCHITECTURES, SCHEMA, small_config, small_model
 
-from engine import Engine, Options, Request, StructuredSchema
+from engine import Engine, Options, Request
 from engine.models.locate import locate
 from engine.settings import ModelSettings
 
-SCHEMA = StructuredSchema(
-    {
-        "issue": {
-            "type": "enum",
-            "description": "What is the customer's problem?",
-            "choices": ["double charge", "double", "late delivery", "P1", "P10"],
-        },
-        "angry": {"type": "boolean", "description": "Is the customer angry?"},
-    }
-)
 CONTEXTS = (
     "The card was charged twice for one order.",
     "The card was charged twice for one order, and nobody has answered my two e-mails since Monday.",

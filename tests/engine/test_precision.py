@@ -11,25 +11,15 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from plain import distribution
-from small_models import small_config, small_model
+from small_models import SCHEMA, small_config, small_model
 
-from engine import Engine, Options, Request, StructuredSchema
+from engine import Engine, Options, Request
 from engine.models import LoadedModel
 from engine.settings import ModelSettings
 
 # Weights, and the most by which a probability may differ from a plain walk in the same precision. Half precision
 # rounds each of a pass's sums, in an order that depends on the shapes.
 PRECISIONS = {"4-bit": 1e-4, "8-bit": 1e-4, "float16": 0.01, "bfloat16": 0.05}
-SCHEMA = StructuredSchema(
-    {
-        "issue": {
-            "type": "enum",
-            "description": "What is the customer's problem?",
-            "choices": ["double charge", "double", "late delivery", "P1", "P10"],
-        },
-        "angry": {"type": "boolean", "description": "Is the customer angry?"},
-    }
-)
 REQUESTS = [
     Request("The card was charged twice for one order, and nobody has answered my two e-mails.", SCHEMA),
     Request("Merci, tout va bien.", SCHEMA),
