@@ -29,7 +29,7 @@ UNANSWERED = 499  # nginx's number for a request whose client left before the an
 
 REGISTRY = new_registry()
 
-_submitted = Counter("jobs_submitted", "Jobs accepted.", ["preset"], namespace=PREFIX, registry=REGISTRY)
+_submitted = Counter("jobs_submitted", "Jobs queued.", ["preset"], namespace=PREFIX, registry=REGISTRY)
 _finished = Counter("jobs_finished", "Jobs that ended.", ["preset", "status"], namespace=PREFIX, registry=REGISTRY)
 _rejected = Counter("jobs_rejected", "Jobs refused at submission.", ["reason"], namespace=PREFIX, registry=REGISTRY)
 _requests = Counter(

@@ -18,7 +18,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from structlog import get_logger
 
-from worker.jobs import Job, fetch
+from worker.job_record import Job
+from worker.jobs import fetch
 from worker.keys import DONE_CHANNEL
 
 log = get_logger(__name__)

@@ -78,18 +78,21 @@ def secret_problem(secret: str) -> str | None:
     return None
 
 
-def delivery_id(job_id: str, event: str) -> str:
-    """The event's `webhook-id`, the same over all attempts."""
-    return f"msg_{job_id}_{event.rpartition('.')[2]}"
+def delivery_id(job_id: str, event: str, requeues: int = 0) -> str:
+    """The event's `webhook-id`, the same over all attempts. A job that was queued again by hand has another end."""
+    again = f"_{requeues}" if requeues else ""
+    return f"msg_{job_id}_{event.rpartition('.')[2]}{again}"
 
 
-def enqueue(pipeline: Pipeline | AsyncPipeline, job_id: str, event: str, url: str, secret: str | None) -> None:
+def enqueue(
+    pipeline: Pipeline | AsyncPipeline, job_id: str, event: str, url: str, secret: str | None, requeues: int = 0
+) -> None:
     """Buffers a new delivery's commands, so that it exists exactly when the job's end does.
 
-    `event` is "job.completed" or "job.failed". `secret` None: the service's own signs. Does not change a delivery that
-    exists.
+    `event` is "job.completed" or "job.failed". `secret` None: the service's own signs. `requeues`: how often the job
+    was queued again by hand. Does not change a delivery that exists.
     """
-    now, found = time.time(), delivery_id(job_id, event)
+    now, found = time.time(), delivery_id(job_id, event, requeues)
     key, endpoint = DELIVERY + found, endpoint_of(url)
     pipeline.hset(key, mapping={"job_id": job_id, "event": event, "url": url, "secret": secret or ""})
     pipeline.hsetnx(key, "created_at", now)

@@ -260,4 +260,4 @@ class Executions:
         job.cleanup(ttl, pipeline=pipeline, remove_from_queue=False)
         webhook, event = running.about.webhook, f"job.{entry.status}"
         if webhook is not None and event in webhook.events:
-            deliveries.enqueue(pipeline, running.id, event, webhook.url, webhook.secret)
+            deliveries.enqueue(pipeline, running.id, event, webhook.url, webhook.secret, running.requeues)

@@ -70,6 +70,7 @@ class Running:
     problem: JobProblem | None = None  # why it cannot be run at all
     deadline: float = float("inf")
     ran_alone: bool = False
+    requeues: int = 0  # how often it was queued again by hand
 
     @property
     def id(self) -> str:
@@ -99,6 +100,8 @@ class Running:
             self.problem = PAYLOAD_INVALID
             context = job.meta.get("context") if isinstance(job.meta, dict) else None
             self.about = About(str(context)) if documents.is_id(context) else About()  # it is released all the same
+        with suppress(ValueError):
+            self.requeues = int(stored.get(keys.REQUEUES.encode(), 0))
         job.origin = keys.QUEUE
         job.started_at = started_at or job.started_at
         job.worker_name, job._status = self.worker, JobStatus.STARTED

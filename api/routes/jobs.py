@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, look, wait, cancel, delete."""
+"""`/v1/jobs`: submit, look, wait, cancel, queue again, delete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from api.problems import ProblemError, openapi_responses
 from api.state import AdmissionState, RedisState, SettingsState, WaiterState
 from api.waiting import has_ended
 from worker import jobs
-from worker.jobs import Job
+from worker.job_record import Job
 
 log = get_logger(__name__)
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -81,6 +81,25 @@ async def cancel(job_id: str, request: Request, redis: RedisState) -> Response:
         metrics.cancelled(job.preset)
         log.info("job cancelled", action="cancel_job", job_id=job.id)
     return _answer(request, job)
+
+
+@router.post(
+    "/{job_id}/requeue",
+    status_code=202,
+    summary="Queue a failed or cancelled job again",
+    response_model=JobBody,
+    responses=openapi_responses(403, 404, 409, 429, 503),
+)
+async def requeue(job_id: str, request: Request, redis: RedisState, admission: AdmissionState) -> Response:
+    """It goes behind the waiting jobs of its priority, as if it had never crashed a worker. Its old outcome is gone."""
+    try:
+        await admission.admit(redis)
+        job = _found(await jobs.requeue(redis, job_id))
+    except jobs.RequeueRefused as refusal:
+        raise ProblemError(409, refusal.type, str(refusal)) from None
+    metrics.submitted(job.preset)
+    log.info("job queued again", action="requeue_job", job_id=job.id)
+    return _answer(request, job, status=202)
 
 
 @router.delete(

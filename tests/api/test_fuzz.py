@@ -121,7 +121,7 @@ async def test_any_content_type(client: httpx.AsyncClient, content_type: str) ->
     path=st.text(max_size=20),
     prefer=st.text(st.characters(max_codepoint=255), max_size=20),
     tag=st.text(st.characters(max_codepoint=255), max_size=20),
-    suffix=st.sampled_from(["", "/cancel"]),
+    suffix=st.sampled_from(["", "/cancel", "/requeue"]),
     method=st.sampled_from(["GET", "POST", "DELETE"]),
 )
 async def test_any_path_and_header(

@@ -99,9 +99,14 @@ async def test_metrics_are_served(client: httpx.AsyncClient) -> None:
 
 async def test_the_openapi_document_holds_together(client: httpx.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
-    assert {"/v1/jobs", "/v1/jobs/{job_id}", "/v1/jobs/{job_id}/cancel", "/v1/models", "/v1/presets"} <= set(
-        document["paths"]
-    )
+    assert {
+        "/v1/jobs",
+        "/v1/jobs/{job_id}",
+        "/v1/jobs/{job_id}/cancel",
+        "/v1/jobs/{job_id}/requeue",
+        "/v1/models",
+        "/v1/presets",
+    } <= set(document["paths"])
 
     def references(node: object) -> list[str]:
         if isinstance(node, dict):
