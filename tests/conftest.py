@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from engine import Engine
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--repetitions", type=int, default=2, help="how often a test of random faults is run (2)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "new_worker" in getattr(item, "fixturenames", ()):  # a worker in this process uses SIGALRM itself
+            item.add_marker(pytest.mark.timeout(300, method="thread"))
+
+
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
     """A Valkey server of this test's own, empty, on a unix socket."""

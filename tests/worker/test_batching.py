@@ -14,7 +14,7 @@ from engine.request import Request
 from engine.schema import StructuredSchema
 from worker import keys, metrics
 from worker.batch_worker import BatchWorker
-from worker.jobs import Job
+from worker.job_record import Job
 from worker.main import _Measured
 from worker.runner import Answer, Question
 

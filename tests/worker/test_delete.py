@@ -12,7 +12,7 @@ from redis import Redis
 
 from worker import documents, jobs, keys
 from worker.batch_worker import BatchWorker
-from worker.jobs import Job
+from worker.job_record import Job
 
 Drain = Callable[..., BatchWorker]
 

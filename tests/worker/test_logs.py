@@ -16,7 +16,8 @@ from queue_client import DEADLINE_S, ROOT, Client, Part, until
 from redis import Redis
 
 from worker import documents, keys
-from worker.jobs import FUNCTION, Job
+from worker.job_record import Job
+from worker.jobs import FUNCTION
 
 if TYPE_CHECKING:
     from deploy.embedded import EmbeddedValkey

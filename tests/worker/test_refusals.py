@@ -18,7 +18,8 @@ from service import SCHEMA
 
 from worker import documents, keys
 from worker.batch_worker import BatchWorker, FieldcastJob, FunctionRefused
-from worker.jobs import FUNCTION, Job
+from worker.job_record import Job
+from worker.jobs import FUNCTION
 
 Drain = Callable[..., BatchWorker]
 

@@ -16,7 +16,8 @@ from rq.serializers import JSONSerializer
 
 from worker import keys
 from worker.batch_worker import BatchWorker
-from worker.jobs import FUNCTION, Job
+from worker.job_record import Job
+from worker.jobs import FUNCTION
 
 Drain = Callable[..., BatchWorker]
 StartWorker = Callable[..., Part]

@@ -6,24 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from job_history import ended_once
 from queue_client import Client, Part, ids_in, queued_ids, until
 from redis import Redis
 from scripted import POINTS
 
 from worker import documents, keys
 from worker.batch_worker import BatchWorker
-from worker.jobs import Job
+from worker.job_record import Job
 
 StartWorker = Callable[..., Part]
 
 
 def running(client: Client, jobs: list[Job]) -> bool:
     return all(client.status(job) == "in_progress" for job in jobs)
-
-
-def assert_nothing_is_left(redis: Redis, slot: str = "mac") -> None:
-    for key in (keys.QUEUE_LIST, keys.claimed(slot), keys.STARTED, keys.CRASHES, keys.COSTS):
-        assert not redis.exists(key), key
 
 
 def test_a_batch_whose_worker_was_killed_is_run_again_by_the_next_one(
@@ -38,11 +34,9 @@ def test_a_batch_whose_worker_was_killed_is_run_again_by_the_next_one(
     waiting = client.submit("came later")
     gate.touch()
     start_worker()
-    ended = client.until_ended([*jobs, waiting])
+    ended = ended_once(redis, client, [*jobs, waiting])
     assert [job.status for job in ended] == ["completed"] * 6
     assert [job.attempts for job in ended] == [2] * 5 + [1]
-    assert [redis.xlen(keys.results(job.id)) for job in ended] == [1] * 6
-    assert_nothing_is_left(redis)
 
 
 def test_jobs_that_were_running_in_a_crash_run_alone(
@@ -69,7 +63,7 @@ def test_a_job_that_kills_its_worker_twice_is_quarantined_and_its_neighbours_com
         parts.append(start_worker())
         assert parts[-1].process.wait(90) == -9
     parts.append(start_worker())
-    ended = client.until_ended([good, killer, also_good])
+    ended = ended_once(redis, client, [good, killer, also_good])
     assert [job.status for job in ended] == ["completed", "failed", "completed"]
     problem = ended[1].error
     assert problem is not None
@@ -77,9 +71,7 @@ def test_a_job_that_kills_its_worker_twice_is_quarantined_and_its_neighbours_com
     assert ended[1].attempts == 2
     assert ended[1].finished_at is not None
     assert sum(call.count("die") for part in parts for call in part.calls) == 2
-    assert [redis.xlen(keys.results(job.id)) for job in ended] == [1, 1, 1]
     assert 0 < redis.ttl(keys.document(documents.context_id("die"))) <= 3600
-    assert_nothing_is_left(redis)
 
 
 def test_a_claim_whose_worker_was_killed_before_it_started_goes_back_in_order(
@@ -111,14 +103,12 @@ def test_wherever_a_worker_is_killed_every_job_ends_once(
     gate.touch()
     assert start_worker(point).process.wait(90) == -9
     start_worker()
-    ended = client.until_ended(jobs)
+    ended = ended_once(redis, client, jobs)
     # The first two are suspects by now, and run alone; the one with which a worker is killed again is quarantined.
     twice = point in ("a batch is started", "a batch is answered")
     suspects = sorted(job.error["type"] if job.error else job.status for job in ended[:2])
     assert suspects == ["completed", "quarantined" if twice else "completed"]
     assert [job.status for job in ended[2:]] == ["completed", "completed", "failed", "completed"]
-    assert [redis.xlen(keys.results(job.id)) for job in ended] == [1] * 6
-    assert_nothing_is_left(redis)
 
 
 def test_another_slot_s_worker_picks_up_what_a_dead_one_left_when_its_lease_is_over(
@@ -130,14 +120,14 @@ def test_another_slot_s_worker_picks_up_what_a_dead_one_left_when_its_lease_is_o
     until(lambda: running(client, [running_job]))
     killed.process.kill()
     killed.process.wait()
-    redis.rpush(keys.claimed("other"), client.submit("fine").id)
-    redis.lrem(keys.QUEUE_LIST, 1, redis.lrange(keys.claimed("other"), 0, 0)[0])
+    claimed_job = client.submit("fine")
+    redis.lmove(keys.QUEUE_LIST, keys.claimed("other"))
     gate.touch()
     until(lambda: not redis.exists(keys.owner("other")))
     drain()
-    assert client.fetch(running_job).status == "completed"
-    assert client.fetch(running_job).attempts == 2
-    assert_nothing_is_left(redis, "other")
+    [again, after] = ended_once(redis, client, [running_job, claimed_job])
+    assert (again.status, again.attempts) == ("completed", 2)
+    assert (after.status, after.attempts) == ("completed", 1)
 
 
 def test_a_second_worker_of_a_slot_waits_until_the_first_has_gone(

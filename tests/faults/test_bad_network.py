@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
+from job_history import ended_once
 from proxy import Proxy
 from queue_client import Client, Part, until
 from redis import Redis
 
 from worker import keys
-from worker.jobs import Job
+from worker.job_record import Job
 
 if TYPE_CHECKING:
     from deploy.embedded import EmbeddedValkey
@@ -35,11 +36,8 @@ def worker(proxy: Proxy, start_worker: Callable[..., Part], redis: Redis) -> Par
     return part
 
 
-def assert_each_ended_once(redis: Redis, client: Client, jobs: Sequence[Job]) -> None:
-    for job in client.until_ended(jobs):
-        assert (job.status, redis.xlen(keys.results(job.id))) == ("completed", 1)
-    for key in (keys.QUEUE_LIST, keys.claimed("mac"), keys.STARTED, keys.CRASHES, keys.COSTS):
-        until(lambda key=key: not redis.exists(key))
+def assert_all_completed(ended: Sequence[Job]) -> None:
+    assert {job.status for job in ended} == {"completed"}
 
 
 def test_cut_while_idle_and_while_running(
@@ -51,7 +49,7 @@ def test_cut_while_idle_and_while_running(
     until(lambda: client.status(jobs[0]) == "in_progress")
     proxy.cut()
     gate.touch()
-    assert_each_ended_once(redis, client, jobs)
+    assert_all_completed(ended_once(redis, client, jobs))
     assert worker.process.poll() is None
 
 
@@ -66,7 +64,7 @@ def test_silent_while_a_batch_ends(
     gate.touch()
     until(lambda: "redis_lost" in worker.log)
     proxy.release()
-    assert_each_ended_once(redis, client, jobs)
+    assert_all_completed(ended_once(redis, client, jobs))
     assert worker.process.poll() is None
 
 
@@ -75,7 +73,7 @@ def test_silent_while_jobs_come_in(redis: Redis, client: Client, worker: Part, p
     jobs = client.submit_all(["fine"] * 5)
     until(lambda: "redis_lost" in worker.log)
     proxy.release()
-    assert_each_ended_once(redis, client, jobs)
+    assert_all_completed(ended_once(redis, client, jobs))
 
 
 def test_silent_longer_than_the_lease_while_another_worker_lives(
@@ -93,7 +91,7 @@ def test_silent_longer_than_the_lease_while_another_worker_lives(
     start_worker(slot="other", **QUICK)
     until(lambda: not redis.exists(keys.owner("mac")))
     gate.touch()
-    assert_each_ended_once(redis, client, jobs)
+    assert_all_completed(ended_once(redis, client, jobs))
     proxy.release()
     time.sleep(1)  # what the first one has to say arrives now
     assert [redis.xlen(keys.results(job.id)) for job in jobs] == [1, 1]
@@ -101,10 +99,9 @@ def test_silent_longer_than_the_lease_while_another_worker_lives(
 
 def test_slow(redis: Redis, client: Client, worker: Part, proxy: Proxy) -> None:
     proxy.delay_s = 0.2
-    assert_each_ended_once(redis, client, client.submit_all(["fine"] * 40))
+    assert_all_completed(ended_once(redis, client, client.submit_all(["fine"] * 40)))
 
 
-@pytest.mark.parametrize("seed", range(3))
 def test_whatever_the_network_does(seed: int, redis: Redis, client: Client, worker: Part, proxy: Proxy) -> None:
     chance = random.Random(seed)
     jobs: list[Job] = []
@@ -120,5 +117,5 @@ def test_whatever_the_network_does(seed: int, redis: Redis, client: Client, work
         time.sleep(chance.uniform(0, 3))
         proxy.release()
         proxy.delay_s = 0
-    assert_each_ended_once(redis, client, jobs)
+    assert_all_completed(ended_once(redis, client, jobs, most_attempts=9))
     assert worker.process.poll() is None

@@ -14,7 +14,7 @@ from worker import keys
 from worker.batch_worker import BatchWorker, FieldcastJob
 from worker.claim import Claims
 from worker.executions import Executions
-from worker.jobs import Job
+from worker.job_record import Job
 from worker.running import Ended, Running
 
 LEASE_S = 30

@@ -16,9 +16,9 @@ from redis.asyncio import Redis as AsyncRedis
 from service import job_spec
 
 from worker import jobs, keys
-from worker.jobs import Job
+from worker.job_record import Job
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 DEADLINE_S = 90.0  # of waits that end in a second or two on an idle machine
 ENDED = ("completed", "failed", "cancelled")
 
