@@ -68,12 +68,8 @@ class Client:
 
     def until_ended(self, submitted: Sequence[Job]) -> list[Job]:
         """The jobs as they are when all have ended."""
-
-        def all_ended() -> list[Job] | None:
-            found = [self.fetch(job) for job in submitted]
-            return found if all(job.status in ENDED for job in found) else None
-
-        return until(all_ended)
+        until(lambda: all(self.status(job) in ENDED for job in submitted))
+        return [self.fetch(job) for job in submitted]
 
 
 @dataclass(frozen=True)

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 from queue_client import Client, ids_in, queued_ids
 from redis import Redis
-from rq.serializers import JSONSerializer
+from worker_side import Side, expire_leases
 
 from worker import keys
-from worker.batch_worker import BatchWorker, FieldcastJob
-from worker.claim import Claims
-from worker.executions import Executions
+from worker.batch_worker import BatchWorker
 from worker.job_record import Job
-from worker.running import Ended, Running
-
-LEASE_S = 30
-
-
-class Side:
-    """One worker's view of the queue, step by step."""
-
-    def __init__(self, redis: Redis, slot: str) -> None:
-        self.name = f"{slot}.name"
-        self.claims = Claims(redis, slot, self.name, rows=32, tokens=6000, window=100, interactive_share=3)
-        self.executions = Executions(redis, FieldcastJob, JSONSerializer, slot, self.name, LEASE_S)
-
-    def start(self) -> list[Running]:
-        return self.executions.start(self.claims.take())
-
-    def finish(self, running: list[Running], text: str) -> list[str]:
-        return self.executions.finish([Ended(entry, "completed", {"result": {"by": text}}) for entry in running])
+from worker.running import Running
 
 
 @pytest.fixture
@@ -43,12 +23,6 @@ def first(redis: Redis) -> Side:
 @pytest.fixture
 def second(redis: Redis) -> Side:
     return Side(redis, "second")
-
-
-def expire_leases(redis: Redis) -> None:
-    """Let the time of every running job's lease be over."""
-    for entry in redis.zrange(keys.STARTED, 0, -1):
-        redis.zadd(keys.STARTED, {entry: time.time() - 1})
 
 
 def overtaken(redis: Redis, first: Side, second: Side) -> list[Running]:
