@@ -20,15 +20,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from rq import Queue, SimpleWorker
+from rq import Queue, SimpleWorker, worker_registration
 from rq.job import Job as RQJob
 from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
 from rq.utils import as_text, now
-from rq.worker_registration import clean_worker_registry
 from structlog import get_logger
 
-from worker import job_events, keys, metrics
+from worker import buffered, job_events, keys, metrics
 from worker.claim import Claims
 from worker.executions import Executions
 from worker.lease import Lease, StepClock
@@ -134,6 +133,24 @@ class BatchWorker(SimpleWorker):
         self._lease.start()
         metrics.set_worker_up()
 
+    def register_birth(self) -> None:
+        """RQ's, but Redis may be full, and nobody else has a name like ours."""
+        pipeline = self.connection.pipeline()
+        self.birth_date = self.last_heartbeat = now()
+        pipeline.hset(self.key, mapping=self.serialize())
+        worker_registration.register(self, pipeline)
+        pipeline.expire(self.key, self.worker_ttl + 60)
+        buffered.run(self.connection, pipeline)
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """RQ's, but Redis may be full."""
+        if pipeline is not None:
+            super().set_state(state, pipeline)
+            return
+        alone = self.connection.pipeline()
+        super().set_state(state, alone)
+        buffered.run(self.connection, alone)
+
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
         """The ids of the next batch. RQ hands on to `execute_job` whatever this returns."""
         delay_s = RECONNECT_S
@@ -200,7 +217,7 @@ class BatchWorker(SimpleWorker):
             for registry in (self.queues[0].finished_job_registry, self.queues[0].failed_job_registry):
                 registry.cleanup()
             self.connection.zremrangebyscore(keys.CANCELED, 0, time.time())
-            clean_worker_registry(self.queues[0])
+            worker_registration.clean_worker_registry(self.queues[0])
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """First signal. Only sets a flag: a signal handler that talks to Redis or raises loses jobs (rq #2236)."""

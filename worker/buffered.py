@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+from redis import Redis
 from redis.client import Pipeline
 
 from worker import keys
@@ -38,3 +39,8 @@ def take(pipeline: Pipeline) -> list[Any]:
     commands = [words for words, _ in pipeline.command_stack]
     pipeline.reset()
     return [len(commands), *chain.from_iterable((len(words), *words) for words in commands)]
+
+
+def run(redis: Redis, pipeline: Pipeline) -> None:
+    """Run what is buffered in `pipeline`, in one step, also on a server that has used up its memory."""
+    redis.eval(RUN + "run(1, true)", 0, *take(pipeline))

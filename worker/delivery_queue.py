@@ -11,11 +11,11 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from redis.asyncio import Redis
 from rq.utils import as_text
 
+from worker import keys
 from worker.deliveries import DELIVERY, ENDPOINTS, KEEP_S, PENDING, QUEUE, WAKE
 
 DISABLED = "fieldcast:webhooks:disabled:"  # + hash of the URL; set by a 410
@@ -23,7 +23,9 @@ MIN_WAIT_S = 0.02
 KEEP_ENDED_S = 86400  # how long an ended delivery can be looked at
 KEEP_DISABLED_S = 30 * 86400
 
-_CLAIM = """
+_CLAIM = (
+    keys.EVEN_WHEN_FULL
+    + """
 local now, per_endpoint, room = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local busy, claimed = cjson.decode(ARGV[5]), {}
 for _, endpoint in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)) do
@@ -45,9 +47,18 @@ for _, endpoint in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIM
 end
 return claimed
 """
+)
 
-# ARGV: endpoint, id, time of the next attempt ('' when ended), now, prefix of the queues.
-_SETTLE = """
+# KEYS: endpoints, pending, wake, the delivery. ARGV: endpoint, id, time of the next attempt ('' when ended), now,
+# prefix of the queues, how long the delivery is kept, how many attempts to count, and what is noted of it: fields and values.
+_SETTLE = (
+    keys.EVEN_WHEN_FULL
+    + """
+-- The body of one that has ended is of no more use, and of some to a thief.
+if ARGV[3] == '' then redis.call('HDEL', KEYS[4], 'body', 'next_attempt_at') end
+redis.call('HSET', KEYS[4], unpack(ARGV, 8))
+if ARGV[7] ~= '0' then redis.call('HINCRBY', KEYS[4], 'attempts', ARGV[7]) end
+redis.call('EXPIRE', KEYS[4], ARGV[6])
 local queue = ARGV[5] .. ARGV[1]
 if ARGV[3] == '' then
   redis.call('ZREM', queue, ARGV[2])
@@ -62,6 +73,10 @@ else
   if soon and redis.call('LLEN', KEYS[3]) == 0 then redis.call('LPUSH', KEYS[3], 1) end
 end
 """
+)
+
+# KEYS: what disables the URL. ARGV: now, how long it does.
+_DISABLE = keys.EVEN_WHEN_FULL + "redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])"
 
 
 @dataclass(frozen=True)
@@ -125,42 +140,31 @@ async def read(redis: Redis, claimed: Claimed) -> Delivery | None:
 
 async def put_back(redis: Redis, claimed: Claimed, *, due_at: float, body: str, attempt: dict[str, str]) -> None:
     """The attempt failed: records it, keeps the body for the next one and gives the claim up until `due_at`."""
-    key = DELIVERY + claimed.id
-    async with redis.pipeline(transaction=True) as pipeline:
-        fields: Mapping[Any, Any] = {**attempt, "body": body, "next_attempt_at": str(due_at)}
-        pipeline.hset(key, mapping=fields)
-        pipeline.hincrby(key, "attempts", 1)
-        pipeline.expire(key, KEEP_S)
-        _settle(pipeline, claimed, str(due_at))
-        await pipeline.execute()
+    noted = {**attempt, "body": body, "next_attempt_at": str(due_at)}
+    await _settle(redis, claimed, due_at=str(due_at), keep_s=KEEP_S, attempts=1, noted=noted)
 
 
 async def end(redis: Redis, claimed: Claimed, *, state: str, attempt: dict[str, str] | None = None) -> None:
     """The delivery has ended: `state` is "delivered", "failed" or "dropped". `attempt` is its last, if it had one."""
-    key = DELIVERY + claimed.id
-    async with redis.pipeline(transaction=True) as pipeline:
-        # The secret and the body are of no more use, and of some to a thief.
-        pipeline.hdel(key, "body", "next_attempt_at")
-        fields: Mapping[Any, Any] = {**(attempt or {}), "state": state, "secret": ""}
-        pipeline.hset(key, mapping=fields)
-        if attempt is not None:
-            pipeline.hincrby(key, "attempts", 1)
-        pipeline.expire(key, KEEP_ENDED_S)
-        _settle(pipeline, claimed, "")
-        await pipeline.execute()
+    noted = {**(attempt or {}), "state": state, "secret": ""}
+    await _settle(redis, claimed, due_at="", keep_s=KEEP_ENDED_S, attempts=int(attempt is not None), noted=noted)
 
 
 async def disable(redis: Redis, url: str) -> None:
     """The URL's owner wants no more (410 Gone)."""
-    await redis.set(_disabled_key(url), str(time.time()), ex=KEEP_DISABLED_S)
+    await redis.eval(_DISABLE, 1, _disabled_key(url), str(time.time()), str(KEEP_DISABLED_S))
 
 
 async def is_disabled(redis: Redis, url: str) -> bool:
     return bool(await redis.exists(_disabled_key(url)))
 
 
-def _settle(pipeline: Redis, claimed: Claimed, due_at: str) -> None:
-    pipeline.eval(_SETTLE, 3, ENDPOINTS, PENDING, WAKE, claimed.endpoint, claimed.id, due_at, str(time.time()), QUEUE)
+async def _settle(
+    redis: Redis, claimed: Claimed, *, due_at: str, keep_s: int, attempts: int, noted: Mapping[str, str]
+) -> None:
+    found = [ENDPOINTS, PENDING, WAKE, DELIVERY + claimed.id]
+    args = [claimed.endpoint, claimed.id, due_at, str(time.time()), QUEUE, str(keep_s), str(attempts)]
+    await redis.eval(_SETTLE, len(found), *found, *args, *(word for pair in noted.items() for word in pair))
 
 
 def _disabled_key(url: str) -> str:

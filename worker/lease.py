@@ -53,7 +53,6 @@ class Lease:
         self.owner = f"{socket.gethostname()}|{os.getpid()}|{name}"  # what the slot's owner key holds while it is ours
         self._describe, self._renewals, self._hung, self._lost = describe, renewals, hung, lost
         self._take = redis.register_script(TAKE_SLOT)
-        self._run = redis.register_script(buffered.RUN + "run(1, true)")
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
@@ -64,7 +63,9 @@ class Lease:
             try:
                 owner = self._owner_now(self._redis)
                 if self._try(owner if owner and _is_dead(owner) else ""):
-                    self._redis.sadd(keys.SLOTS, self._slot)
+                    pipeline = self._redis.pipeline()
+                    pipeline.sadd(keys.SLOTS, self._slot)
+                    buffered.run(self._redis, pipeline)
                     return True
             except RedisError as error:
                 owner = type(error).__name__
@@ -104,7 +105,7 @@ class Lease:
         pipeline = self._redis.pipeline()
         pipeline.set(keys.worker(self._slot), json.dumps(self._describe()), px=int(self._lease_s * 1000))
         self._renewals(pipeline)
-        self._run(args=buffered.take(pipeline))
+        buffered.run(self._redis, pipeline)
 
     def _beat(self) -> None:
         while not self._ending.wait(self._heartbeat_s):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from job_history import ended_once
 from queue_client import Client, Part, until
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
@@ -57,3 +58,23 @@ def test_jobs_can_be_cancelled_and_deleted(redis: Redis, client: Client) -> None
     assert client.cancel(unwanted).status == "cancelled"
     assert client.call(jobs.delete, private.id) is not None
     assert client.call(jobs.fetch, private.id) is None
+
+
+def test_a_worker_that_starts_then_ends_what_was_running(
+    redis: Redis, client: Client, start_worker: Callable[..., Part], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    submitted = client.submit_all([f"hold {gate}", "fine", "fine too"])
+    killed = start_worker(batch_rows=2)
+    until(lambda: client.status(submitted[0]) == "in_progress")
+    killed.process.kill()
+    killed.process.wait()
+    fill(redis)
+    gate.touch()
+    workers = [start_worker(), start_worker(slot="new")]
+    assert [job.status for job in ended_once(redis, client, submitted)] == ["completed"] * 3
+    for part, slot in zip(workers, ("mac", "new"), strict=True):
+        until(lambda slot=slot: redis.exists(keys.worker(slot)))
+        assert part.process.poll() is None
+    states = [redis.hget(name, "state") for name in redis.smembers("rq:workers")]
+    assert states.count(b"started") >= 2  # RQ's tools see them

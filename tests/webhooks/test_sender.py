@@ -102,6 +102,28 @@ def test_retries_follow_the_schedule_with_one_id_and_one_body(
     asyncio.run(scenario())
 
 
+def test_a_full_server_does_not_keep_webhooks_back(
+    start_receiver: Callable[..., Receiver], settings_for: Callable[..., Settings], sending: Any
+) -> None:
+    receiver = start_receiver(503, 200)
+
+    async def scenario() -> None:
+        async with sending(settings_for(receiver)) as redis:
+            job_id = await new_job(redis)
+            await redis.config_set("maxmemory-policy", "noeviction")
+            delivery = await announce(redis, job_id, receiver.url())
+            await redis.config_set("maxmemory", 1)
+
+            async def is_delivered() -> bool:
+                return (await state(redis, delivery))["state"] == "delivered"
+
+            await until(is_delivered)
+            assert (await state(redis, delivery))["attempts"] == "2"
+
+    asyncio.run(scenario())
+    assert len(receiver.received) == 2
+
+
 def test_the_default_schedule_is_the_published_one() -> None:
     assert Settings().webhook_retry_delays_s == (5, 300, 1800, 7200, 18000, 36000, 36000)
 
