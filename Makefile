@@ -3,6 +3,7 @@
 #   make run     set up, start the whole service, answer one sample job, stay up until Ctrl-C
 #   make test    set up, run every test            make check   lint, format, types
 #   make bench   the benchmarks                    make setup   the environment in .venv only
+#   make faults  the fault tests, those of random faults 25 times each (make test: twice)
 
 SHELL := /bin/sh
 VENV := .venv
@@ -22,7 +23,7 @@ endif
 PIP := $(VENV_PYTHON) -m pip --disable-pip-version-check --quiet
 PYTEST_ARGS ?=
 
-.PHONY: setup run test check bench
+.PHONY: setup run test check bench faults
 
 setup: $(INSTALLED)
 
@@ -48,6 +49,9 @@ check: setup
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m mypy
+
+faults: setup
+	@$(VENV_PYTHON) -m pytest tests/faults --repetitions 25 $(PYTEST_ARGS)
 
 bench: setup
 	@$(VENV_PYTHON) -m deploy.queue_benchmark

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rq.registry import FinishedJobRegistry
+
 from engine.result import BatchStats
 from worker.batch_worker import BatchWorker
 from worker.claim import Claims
@@ -41,10 +43,18 @@ class Scripted:
         if self._calls_path is not None:
             with self._calls_path.open("a") as file:
                 file.write(json.dumps(contexts) + "\n")
-        for context in contexts:
-            _do(*context.split(maxsplit=2))
+        self.prefill(contexts)
+        self.score(contexts)
         stats = BatchStats(len(contexts), len(set(contexts)), 1, computed_tokens=10, cached_tokens=0, shared_tokens=0)
         return [Answer(_result(context), None, stats, prefill_ms=1.0, eval_ms=1.0) for context in contexts]
+
+    def prefill(self, contexts: Sequence[str]) -> None:
+        """Where an engine reads the documents. There is nothing to read here."""
+
+    def score(self, contexts: Sequence[str]) -> None:
+        """Where an engine's pass is."""
+        for context in contexts:
+            _do(*context.split(maxsplit=2))
 
     def reset(self) -> None:
         self.resets += 1
@@ -72,13 +82,16 @@ def _result(context: str) -> dict[str, Any]:
 
 # Where a worker may be killed: the class and method, and whether before or after its call.
 POINTS: dict[str, tuple[type, str, bool]] = {
-    "a batch is claimed": (BatchWorker, "execute_job", True),
-    "a batch is started": (Executions, "start", False),
-    "a batch is answered": (Executions, "finish", True),
-    "the ends are stored": (Executions, "finish", False),
-    "a recovery begins": (Executions, "recover", True),
-    "a recovery is done": (Executions, "recover", False),
-    "claims are given back": (Claims, "give_back", False),
+    "claimed": (BatchWorker, "execute_job", True),
+    "started": (Executions, "start", False),
+    "mid-prefill": (Scripted, "prefill", False),
+    "mid-pass": (Scripted, "score", False),
+    "before commit": (Executions, "finish", True),
+    "after commit, before its answer is read": (Executions, "finish", False),
+    "during maintenance": (FinishedJobRegistry, "cleanup", True),
+    "boot recovery begins": (Executions, "recover", True),
+    "boot recovery gave claims back": (Claims, "give_back", False),
+    "boot recovery is done": (Executions, "recover", False),
 }
 
 

@@ -50,7 +50,8 @@ return claimed
 )
 
 # KEYS: endpoints, pending, wake, the delivery. ARGV: endpoint, id, time of the next attempt ('' when ended), now,
-# prefix of the queues, how long the delivery is kept, how many attempts to count, and what is noted of it: fields and values.
+# prefix of the queues, how long the delivery is kept, how many attempts to count, and what is noted of it: fields and
+# their values.
 _SETTLE = (
     keys.EVEN_WHEN_FULL
     + """

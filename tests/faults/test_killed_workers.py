@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from job_history import ended_once
-from queue_client import Client, Part, ids_in, queued_ids, until
+from queue_client import ROOT, Client, Part, ids_in, queued_ids, until
 from redis import Redis
 from scripted import POINTS
+from service import PART
 
 from worker import documents, keys
 from worker.batch_worker import BatchWorker
 from worker.job_record import Job
+
+if TYPE_CHECKING:
+    from deploy.embedded import EmbeddedValkey
 
 StartWorker = Callable[..., Part]
 
@@ -79,7 +87,7 @@ def test_a_claim_whose_worker_was_killed_before_it_started_goes_back_in_order(
 ) -> None:
     jobs = client.submit_all(["a", "b", "a", "c"])
     claimed_order = [jobs[i].id for i in (0, 2, 1)]
-    assert start_worker("a batch is claimed", batch_rows=3).process.wait(90) == -9
+    assert start_worker("claimed", batch_rows=3).process.wait(90) == -9
     assert ids_in(redis, keys.claimed("mac")) == claimed_order
     later = client.submit("d")
     worker = new_worker()
@@ -105,7 +113,7 @@ def test_wherever_a_worker_is_killed_every_job_ends_once(
     start_worker()
     ended = ended_once(redis, client, jobs)
     # The first two are suspects by now, and run alone; the one with which a worker is killed again is quarantined.
-    twice = point in ("a batch is started", "a batch is answered")
+    twice = point in ("started", "mid-prefill", "mid-pass", "before commit")
     suspects = sorted(job.error["type"] if job.error else job.status for job in ended[:2])
     assert suspects == ["completed", "quarantined" if twice else "completed"]
     assert [job.status for job in ended[2:]] == ["completed", "completed", "failed", "completed"]
@@ -142,3 +150,39 @@ def test_a_second_worker_of_a_slot_waits_until_the_first_has_gone(
     job = client.submit("fine")
     assert client.until_ended([job])[0].status == "completed"
     assert second.calls == [["fine"]]
+
+
+def test_a_worker_that_is_killed_while_the_model_computes(
+    valkey: EmbeddedValkey, redis: Redis, client: Client, tmp_path: Path
+) -> None:
+    environment = {
+        **os.environ,
+        "FIELDCAST_REDIS_URL": valkey.url,
+        "FIELDCAST_DATA_DIR": str(tmp_path),
+        "FIELDCAST_MODEL": "smollm2-135m",
+        "FIELDCAST_WORKER_METRICS_PORT": "0",
+    }
+
+    def start() -> subprocess.Popen[bytes]:
+        with (tmp_path / "worker.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-c", PART.format("main")], cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+
+    jobs = client.submit_all(["The parcel is late. " * 300, "The invoice is wrong. " * 300])  # seconds of computing
+    killed = start()
+    try:
+        until(lambda: running(client, jobs))
+        killed.kill()
+        killed.wait()
+        assert running(client, jobs)  # it had not ended them
+        second = start()
+        try:
+            ended = ended_once(redis, client, jobs)
+            assert [(job.status, job.attempts) for job in ended] == [("completed", 2)] * 2
+        finally:
+            second.terminate()
+            assert second.wait(60) == 0
+    finally:
+        killed.kill()
+        killed.wait()
