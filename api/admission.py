@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 
 from redis.asyncio import Redis
 
@@ -25,20 +24,19 @@ LONGEST_WAIT_S = 300
 class Admission:
     """Refuses jobs while `queue_max_jobs` wait or Redis holds `queue_max_mb`."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._max_jobs = settings.queue_max_jobs
         self._max_bytes = settings.queue_max_mb * 2**20
-        self._clock = clock
         self._looked_at = -math.inf
         self._queued = self._bytes = 0
         self._jobs_per_s = 0.0
 
     async def admit(self, redis: Redis) -> None:
         """Takes a place for one job. Raises a 429 `ProblemError` that says when to come back."""
-        if self._clock() - self._looked_at >= LOOK_EVERY_S or self._full():
+        if time.monotonic() - self._looked_at >= LOOK_EVERY_S or self._full():
             load = await queue_load(redis)
             self._queued, self._bytes, self._jobs_per_s = load.queued, load.memory_bytes, load.jobs_per_s
-            self._looked_at = self._clock()
+            self._looked_at = time.monotonic()
         if self._full():
             what = (
                 f"{self._queued} jobs wait" if self._queued >= self._max_jobs else "the job store's memory is used up"

@@ -90,6 +90,16 @@ class Part:
         return self.log_path.read_text()
 
 
+@dataclass(frozen=True)
+class Held:
+    """Two jobs in one batch that `worker` runs until `release` is called."""
+
+    first: Job
+    second: Job
+    worker: Part
+    release: Callable[[], None]
+
+
 def ids_in(redis: Redis, key: str) -> list[str]:
     """The ids in a list, or in a sorted set by score."""
     found = redis.lrange(key, 0, -1) if redis.type(key) == b"list" else redis.zrange(key, 0, -1)

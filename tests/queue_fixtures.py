@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import scripted
-from queue_client import ROOT, Client, Part
+from queue_client import ROOT, Client, Held, Part, until
 from redis import Redis
 
 from worker.batch_worker import BatchWorker
@@ -73,6 +73,16 @@ def drain(new_worker: Callable[..., BatchWorker]) -> Callable[..., BatchWorker]:
         return worker
 
     return run
+
+
+@pytest.fixture
+def held(client: Client, start_worker: Callable[..., Part], tmp_path: Path) -> Held:
+    """Two jobs that a worker process has in hand until they are released."""
+    gate = tmp_path / "gate"
+    first, second = client.submit_all([f"hold {gate}", "fine"])
+    part = start_worker()
+    until(lambda: client.status(second) == "in_progress")
+    return Held(first, second, part, gate.touch)
 
 
 @pytest.fixture

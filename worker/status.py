@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -47,15 +48,23 @@ class QueueLoad:
 
 
 async def queue_load(redis: Redis) -> QueueLoad:
-    """Three round trips."""
-    queued = await redis.llen(keys.QUEUE_LIST)
-    memory = await redis.info("memory")
-    return QueueLoad(queued, int(memory["used_memory"]), sum(worker.jobs_per_s for worker in await workers(redis)))
+    """Two round trips."""
+    async with redis.pipeline(transaction=False) as pipeline:
+        pipeline.llen(keys.QUEUE_LIST)
+        pipeline.info("memory")
+        pipeline.smembers(keys.SLOTS)
+        queued, memory, slots = await pipeline.execute()
+    alive = await _alive(redis, slots)
+    return QueueLoad(queued, int(memory["used_memory"]), sum(worker.jobs_per_s for worker in alive))
 
 
 async def workers(redis: Redis) -> list[WorkerStatus]:
     """Workers whose lease has not run out."""
-    slots = sorted(as_text(slot) for slot in await redis.smembers(keys.SLOTS))
+    return await _alive(redis, await redis.smembers(keys.SLOTS))
+
+
+async def _alive(redis: Redis, of: Iterable[Any]) -> list[WorkerStatus]:
+    slots = sorted(as_text(slot) for slot in of)
     found = await redis.mget([keys.worker(slot) for slot in slots]) if slots else []
     return [WorkerStatus(slot=slot, **json.loads(raw)) for slot, raw in zip(slots, found, strict=True) if raw]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from queue_client import Client, Part, ids_in, queued_ids, until
+from job_history import ended_once
+from queue_client import Client, Held, ids_in, queued_ids, until
 from redis import Redis
 
 from worker import jobs, keys
@@ -53,21 +53,13 @@ def test_a_claimed_job_that_was_cancelled_does_not_come_back(
     assert queued_ids(redis) == []
 
 
-def test_a_running_job_s_result_is_dropped_and_its_batch_mates_end(
-    redis: Redis, client: Client, start_worker: Callable[..., Part], tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    job, other = client.submit_all([f"hold {gate}", "fine"])
-    start_worker()
-    until(lambda: client.status(job) == "in_progress")
-    cancelled = client.cancel(job)
+def test_a_running_job_s_result_is_dropped_and_its_batch_mates_end(redis: Redis, client: Client, held: Held) -> None:
+    cancelled = client.cancel(held.first)
     assert cancelled.status == "cancelled"
-    gate.touch()
-    assert client.until_ended([other])[0].status == "completed"
-    assert client.fetch(job) == cancelled
-    assert redis.xlen(keys.results(job.id)) == 0
-    assert ids_in(redis, keys.STARTED) == []
-    assert redis.hlen(keys.COSTS) == 0
+    held.release()
+    job, other = ended_once(redis, client, [held.first, held.second])
+    assert job == cancelled
+    assert other.status == "completed"
 
 
 @pytest.mark.parametrize("deed", ["fine", "raise"])

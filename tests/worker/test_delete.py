@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from queue_client import Client, Part, until
+from job_history import ended_once
+from queue_client import Client, Held
 from redis import Redis
+from worker_side import expire_leases
 
 from worker import documents, jobs, keys
 from worker.batch_worker import BatchWorker
@@ -68,34 +68,22 @@ def test_a_claimed_job_is_not_run(redis: Redis, client: Client, new_worker: Call
     assert left_of(redis, job) == []
 
 
-def test_a_running_job_s_result_is_dropped_and_its_batch_mates_end(
-    redis: Redis, client: Client, start_worker: Callable[..., Part], tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    job, other = client.submit_all([f"hold {gate}", "fine"])
-    start_worker()
-    until(lambda: client.status(job) == "in_progress")
-    delete(client, job)
-    gate.touch()
-    assert client.until_ended([other])[0].status == "completed"
-    assert left_of(redis, job) == []
+def test_a_running_job_s_result_is_dropped_and_its_batch_mates_end(redis: Redis, client: Client, held: Held) -> None:
+    delete(client, held.first)
+    held.release()
+    assert ended_once(redis, client, [held.second])[0].status == "completed"
+    assert left_of(redis, held.first) == []
 
 
-def test_a_deleted_job_s_crash_does_not_bring_it_back(
-    redis: Redis, client: Client, start_worker: Callable[..., Part], tmp_path: Path, drain: Drain
-) -> None:
-    job, other = client.submit_all([f"hold {tmp_path / 'never'}", "fine"])
-    killed = start_worker()
-    until(lambda: client.status(job) == "in_progress")
-    delete(client, job)
-    killed.process.kill()
-    killed.process.wait()
-    for entry in redis.zrange(keys.STARTED, 0, -1):
-        redis.zadd(keys.STARTED, {entry: time.time() - 1})  # the lease has run out
+def test_a_deleted_job_s_crash_does_not_bring_it_back(redis: Redis, client: Client, held: Held, drain: Drain) -> None:
+    delete(client, held.first)
+    held.worker.process.kill()
+    held.worker.process.wait()
+    expire_leases(redis)
     drain()
-    assert client.status(other) == "completed"
+    assert client.status(held.second) == "completed"
     # RQ's list of what the dead worker was running goes with the worker's lease.
-    assert [key for key in left_of(redis, job) if redis.ttl(key) == -1] == []
+    assert [key for key in left_of(redis, held.first) if redis.ttl(key) == -1] == []
 
 
 def test_a_document_that_another_job_needs_stays(redis: Redis, client: Client, drain: Drain) -> None:
