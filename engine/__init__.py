@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import ContextTooLong, FieldcastError, InvalidContext, OptionsError, SchemaError
+from engine.errors import ContextTooLong, FieldcastError, InvalidContext, OptionsError, OutOfMemory, SchemaError
 from engine.request import Options, Request
 from engine.result import Result
 from engine.schema import FieldDefinition, StructuredSchema
@@ -25,6 +25,7 @@ __all__ = [
     "InvalidContext",
     "Options",
     "OptionsError",
+    "OutOfMemory",
     "Request",
     "Result",
     "SchemaError",

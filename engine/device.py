@@ -3,6 +3,7 @@ then mlx, in that order."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from engine.platform import preload_blas
@@ -15,6 +16,10 @@ from mlx.utils import tree_flatten  # noqa: E402
 CACHE_SHARE = 0.25  # of the device's recommended working set, for cached prefixes
 CPU_CACHE_BYTES = 1 * 2**30
 DEFAULT_CONTEXT_LIMIT = 4096  # tokens, for a model that does not say
+
+# What MLX's RuntimeErrors say when memory is used up: allocators ("Unable to allocate"), Metal's command buffers
+# ("Insufficient Memory") and CUDA ("out of memory"). On the CPU a failed allocation ends the process instead.
+_OUT_OF_MEMORY = re.compile(r"allocat|(out of|insufficient) memory", re.IGNORECASE)
 
 
 def on_cpu() -> bool:
@@ -35,6 +40,18 @@ def default_cache_bytes() -> int:
 
 def memory() -> dict[str, int]:
     return {"active": mx.get_active_memory(), "cache": mx.get_cache_memory(), "peak": mx.get_peak_memory()}
+
+
+def clear_cache() -> None:
+    """Give back the freed memory that MLX keeps for reuse."""
+    mx.clear_cache()
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Does this exception of a model call say that the device's memory is used up?"""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    )
 
 
 def context_limit(model: Any) -> int:

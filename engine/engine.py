@@ -12,8 +12,8 @@ import numpy as np
 from engine import device  # isort: skip  # first: it loads OpenBLAS, which must come before mlx
 from engine import cpu_kernels, models, strategies
 from engine.batch import Batch, PlantedField, PriorCache
-from engine.errors import FieldcastError
-from engine.evaluation import Stopwatch
+from engine.errors import FieldcastError, OutOfMemory
+from engine.evaluation import Evaluation, Stopwatch
 from engine.hooks import HookedModel
 from engine.prefix_cache import PrefixCache
 from engine.prompt import PROMPT_VERSION, PromptBuilder
@@ -119,7 +119,8 @@ class Engine:
         """Answer a batch, any mix of contexts and schemas, from one token tree.
 
         Returns one entry per request, in order: its `Result`, or the `FieldcastError` that kept it from being
-        answered. An error of one request does not touch the others.
+        answered. An error of one request does not touch the others. Raises `OutOfMemory` when the whole batch does not
+        fit the device, however it is cut.
         """
         started = perf_counter()
         batch = Batch(self.prompts, self.priors)
@@ -131,7 +132,7 @@ class Engine:
                 planted.append(error)
         if all(isinstance(entry, FieldcastError) for entry in planted):
             return [entry for entry in planted if isinstance(entry, FieldcastError)]
-        evaluation = batch.evaluate(self.strategy, self.prefix_cache)
+        evaluation = self._evaluate(batch)
         answers = [
             entry if isinstance(entry, FieldcastError) else tuple(_answer(request, field) for field in entry)
             for request, entry in zip(requests, planted, strict=True)
@@ -168,6 +169,29 @@ class Engine:
         """Drop cached prefixes and priors, so that the next run computes everything."""
         self.prefix_cache.clear()
         self.priors.clear()
+
+    def _evaluate(self, batch: Batch) -> Evaluation:
+        """Evaluates the batch; where memory runs out, once more without cached prefixes and with passes of half the
+        size."""
+        pass_tokens = self.strategy.pass_tokens
+        try:
+            try:
+                return batch.evaluate(self.strategy, self.prefix_cache)
+            except (RuntimeError, MemoryError) as error:
+                if not device.is_out_of_memory(error):
+                    raise
+            # Not in the handler above: the exception holds on to the arrays of the pass that failed.
+            self.prefix_cache.clear()
+            device.clear_cache()
+            self.strategy.pass_tokens = max(1, pass_tokens // 2)
+            try:
+                return batch.evaluate(self.strategy, self.prefix_cache)
+            except (RuntimeError, MemoryError) as error:
+                if not device.is_out_of_memory(error):
+                    raise
+                raise OutOfMemory(self.strategy.pass_tokens) from None
+        finally:
+            self.strategy.pass_tokens = pass_tokens
 
     def _result(
         self, request: Request, answers: tuple[FieldAnswer, ...], timings: Timings, usage: Usage, stats: BatchStats

@@ -59,6 +59,19 @@ class ContextTooLong(FieldcastError):
         )
 
 
+class OutOfMemory(FieldcastError):
+    """A pass does not fit the device's memory, not even at half the size that passes may have."""
+
+    type = "out_of_memory"
+
+    def __init__(self, pass_tokens: int) -> None:
+        self.pass_tokens = pass_tokens
+        super().__init__(
+            f"the device ran out of memory, also with at most {pass_tokens} tokens in a pass; "
+            f"shorten the context, or run the worker with less FIELDCAST_PASS_TOKENS"
+        )
+
+
 class ModelUnavailable(FieldcastError):
     """The model's files cannot be had: unknown name, no network, wrong hash, broken folder."""
 

@@ -45,10 +45,11 @@ class Evaluation:
 
 
 class Strategy(Protocol):
-    """A way to evaluate a packed tree with a model."""
+    """A way to evaluate a packed tree with a model. `pass_tokens`: the most rows of one pass, read anew each time."""
 
     name: str
     uses_prefix_cache: bool
+    pass_tokens: int
 
     def evaluate(self, tree: PackedTree, cached: dict[Span, CachedPrefix], edges: Edges) -> Evaluation: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import FieldcastError, SchemaError
+from engine.errors import FieldcastError, OutOfMemory, SchemaError
 
 TITLES = {422: "The request cannot be answered", 500: "Internal error", 504: "Timed out"}
 
@@ -37,7 +37,7 @@ def problem_of(error: BaseException) -> JobProblem:
         places = tuple({"loc": ["schema", *p.loc], "msg": p.msg} for p in error.problems)
         return JobProblem(error.type, str(error), errors=places)
     if isinstance(error, FieldcastError):
-        return JobProblem(error.type, str(error))
+        return JobProblem(error.type, str(error), status=500 if isinstance(error, OutOfMemory) else 422)
     return JobProblem("internal_error", f"the engine raised {type(error).__name__}", status=500)
 
 
