@@ -1,4 +1,4 @@
-"""Documents in Redis: stored once by hash, kept while a job needs them. Imports keys only.
+"""Documents in Redis: stored once per tenant, by hash, kept while a job needs them. Imports keys and tenants only.
 
 A document's users are a set of job ids beside it. Submitting adds one in the same transaction that stores the text; a
 job that ends takes itself out, and the last one starts the document's clock. Until then it does not expire, however
@@ -11,7 +11,7 @@ import hashlib
 import re
 from typing import Any
 
-from worker import keys
+from worker import keys, tenants
 
 BACKSTOP_S = 30 * 86_400
 
@@ -29,17 +29,16 @@ end
 """
 
 
-def context_id(context: str) -> str:
-    """SHA-256 of the text, 64 hex digits."""
-    return hashlib.sha256(context.encode()).hexdigest()
+def context_id(text: str, tenant: str = tenants.DEFAULT) -> str:
+    """64 hex digits: the tenant's tag, and SHA-256 of the tag and the text."""
+    return _id(text, tenants.tag(tenant))
 
 
-def store(pipeline: Any, context: str, job_id: str) -> None:
-    """Buffers the commands that store a document for a job, into a redis-py pipeline of either kind."""
-    found = context_id(context)
-    pipeline.set(keys.document(found), context, ex=BACKSTOP_S)
-    pipeline.sadd(keys.document_users(found), job_id)
-    pipeline.expire(keys.document_users(found), BACKSTOP_S)
+def store(pipeline: Any, context: str, text: str, job_id: str) -> None:
+    """Buffers the commands that store the document `context` for a job, into a redis-py pipeline of either kind."""
+    pipeline.set(keys.document(context), text, ex=BACKSTOP_S)
+    pipeline.sadd(keys.document_users(context), job_id)
+    pipeline.expire(keys.document_users(context), BACKSTOP_S)
 
 
 def is_id(context: object) -> bool:
@@ -49,4 +48,8 @@ def is_id(context: object) -> bool:
 
 def is_text_of(text: str, context: str) -> bool:
     """Does this text have this id?"""
-    return context_id(text) == context
+    return _id(text, context[: tenants.TAG_DIGITS]) == context
+
+
+def _id(text: str, tag: str) -> str:
+    return tag + hashlib.sha256(f"{tag}{text}".encode()).hexdigest()[tenants.TAG_DIGITS :]

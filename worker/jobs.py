@@ -1,8 +1,9 @@
 """Jobs as clients see them: submit, fetch, cancel, delete, requeue, over one asyncio connection. Imports RQ; never mlx.
 
 The record is RQ's own job hash, so that RQ's tools show it. What only Fieldcast knows is in its `meta`; the document is
-stored beside it by hash and passed by id. A job id is 16 hex digits of the context's hash, a dash, and 32 random ones,
-so that the queue's list is its own index of which jobs share a context.
+stored beside it by hash and passed by id. A job id is the first 16 hex digits of the document's id (8 of them are the
+tenant's tag), a dash, a digit for the lane, and 31 random ones; so the queue's list is its own index of whose jobs
+wait, in which lane, and which of them share a document.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from rq.serializers import JSONSerializer
 
 from engine.request import Options
 from engine.schema import StructuredSchema
-from worker import documents, job_record, keys
+from worker import documents, job_record, keys, tenants
 from worker.job_record import Job
 
 FUNCTION = "worker.runner.answer"  # the only function that this queue runs
 Lane = Literal["interactive", "bulk"]
+LANE_DIGITS: dict[Lane, str] = {"bulk": "0", "interactive": "1"}
 JOB_ID = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}")
 DESCRIPTION = "fieldcast"  # RQ's default would be the call with its arguments
 CHARACTERS_PER_TOKEN = 3  # for the estimate that a claim budgets with: on the short side for English
@@ -58,16 +60,17 @@ class JobSpec:
     result_ttl_s: int
     metadata: Mapping[str, str]
     webhook: Webhook | None
+    tenant: str = tenants.DEFAULT
 
 
 async def submit(redis: Redis, spec: JobSpec) -> Job:
     """Store the job and its document and queue it, in one transaction and one round trip."""
-    context = documents.context_id(spec.context)
-    job_id = f"{context[:16]}-{secrets.token_hex(16)}"
+    context = documents.context_id(spec.context, spec.tenant)
+    job_id = f"{context[:16]}-{LANE_DIGITS[spec.lane]}{secrets.token_hex(16)[1:]}"
     schema = spec.schema.to_dict()
     payload = {"context": context, "schema": schema, "options": asdict(spec.options)}
     schema_tokens = len(json.dumps(schema, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
-    cost = f"{len(spec.context) // CHARACTERS_PER_TOKEN},{schema_tokens},{spec.lane}"
+    cost = f"{len(spec.context) // CHARACTERS_PER_TOKEN},{schema_tokens}"
     record = RQJob.create(
         FUNCTION,
         args=(payload,),
@@ -92,7 +95,7 @@ async def submit(redis: Redis, spec: JobSpec) -> Job:
     record.enqueued_at = record.created_at
     record._status = JobStatus.QUEUED
     async with redis.pipeline(transaction=True) as pipeline:
-        documents.store(pipeline, spec.context, job_id)
+        documents.store(pipeline, context, spec.context, job_id)
         record.save(pipeline=pipeline)  # type: ignore[arg-type]
         pipeline.hset(keys.COSTS, job_id, cost)
         pipeline.sadd(keys.RQ_QUEUES, keys.QUEUE_LIST)
@@ -100,6 +103,7 @@ async def submit(redis: Redis, spec: JobSpec) -> Job:
             pipeline.lpush(keys.QUEUE_LIST, job_id)  # the claim takes the oldest of those that stand in front
         else:
             pipeline.rpush(keys.QUEUE_LIST, job_id)
+            pipeline.sadd(keys.BULK_TENANTS, tenants.tag(spec.tenant))
         pipeline.execute_command("LPOS", keys.QUEUE_LIST, job_id)
         replies = await pipeline.execute()
     stored = {k.encode(): v for k, v in record.to_dict().items()} | {b"status": JobStatus.QUEUED.value}
@@ -268,7 +272,11 @@ redis.call('HINCRBY', KEYS[1], '{keys.REQUEUES}', 1)
 redis.call('PERSIST', KEYS[1])
 if type(meta.cost) == 'string' then redis.call('HSET', '{keys.COSTS}', id, meta.cost) end
 redis.call('SADD', '{keys.RQ_QUEUES}', '{keys.QUEUE_LIST}')
-redis.call(meta.lane == 'interactive' and 'LPUSH' or 'RPUSH', '{keys.QUEUE_LIST}', id)
+if string.sub(id, 18, 18) == '{LANE_DIGITS["interactive"]}' then redis.call('LPUSH', '{keys.QUEUE_LIST}', id)
+else
+  redis.call('RPUSH', '{keys.QUEUE_LIST}', id)
+  redis.call('SADD', '{keys.BULK_TENANTS}', string.sub(id, 1, {tenants.TAG_DIGITS}))
+end
 return false
 """
 )

@@ -19,8 +19,9 @@ FINISHED = f"rq:finished:{QUEUE}"
 DONE_CHANNEL = "fieldcast:done"  # pub/sub; {"ids": [...]} of jobs that have just ended
 SLOTS = "fieldcast:slots"  # set of worker slots that ever had a worker
 CRASHES = "fieldcast:crashes"  # hash: job id, and how many worker processes died while they ran it
-COSTS = "fieldcast:costs"  # hash: id of a job that has not ended, "<context tokens>,<schema tokens>,<lane>"
-BYPASSED = "fieldcast:bypassed"  # how many interactive jobs went past the bulk job at the queue's front
+COSTS = "fieldcast:costs"  # hash: id of a job that has not ended, "<context tokens>,<schema tokens>"
+TURNS = "fieldcast:turns"  # hash of the claim: who was served when (claim.py)
+BULK_TENANTS = "fieldcast:bulk_tenants"  # set: tags of tenants of whom bulk jobs may wait
 REQUEUES = "fieldcast_requeues"  # field of a job's hash: how often it was queued again by hand
 DOCUMENT_USERS_SUFFIX = ":users"
 

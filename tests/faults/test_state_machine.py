@@ -144,18 +144,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     def check_turns(self, queued: list[str], found: list[str]) -> None:
         """The first job of each context was taken in turn; the others were taken for its sake."""
-        window = queued[: self.window]
         for leader in _leaders(found):
             taken = set(found[: found.index(leader)])
-            bulk = [job_id for job_id in window if job_id not in taken and self.lanes[job_id] == "bulk"]
+            waiting = [job_id for job_id in queued if job_id not in taken]
+            bulk = [job_id for job_id in waiting if self.lanes[job_id] == "bulk"]
             if self.lanes[leader] == "bulk":
                 assert leader == bulk[0]
                 self.passes = 0
             else:
                 self.passes = self.passes + 1 if bulk else 0
                 assert self.passes <= self.share
-                in_front = window[: window.index(bulk[0])] if bulk else window
-                assert leader == [job_id for job_id in in_front if job_id not in taken][-1]
+                assert leader == [job_id for job_id in waiting if self.lanes[job_id] == "interactive"][-1]
 
     @rule(slot=slots)
     def start(self, slot: str) -> None:

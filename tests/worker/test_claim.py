@@ -55,9 +55,7 @@ def test_siblings_cost_their_schema_only_and_a_new_context_its_tokens_too(
 ) -> None:
     documents = [LONG + letter for letter in "aabc"]
     a1, a2, b1, c1 = (job.id for job in client.submit_all(documents))
-    context, schema, _ = (
-        int(part) if part.isdigit() else part for part in redis.hget(keys.COSTS, a1).decode().split(",")
-    )
+    context, schema = map(int, redis.hget(keys.COSTS, a1).decode().split(","))
     enough_for_two = 2 * context + 3 * schema
     assert new_claims(tokens=enough_for_two).take() == [a1, a2, b1]
     assert queued_ids(redis) == [c1]
@@ -65,8 +63,8 @@ def test_siblings_cost_their_schema_only_and_a_new_context_its_tokens_too(
 
 def test_siblings_stop_at_the_token_budget(client: Client, new_claims: NewClaims, redis: Redis) -> None:
     a1, a2, _ = (job.id for job in client.submit_all([LONG] * 3))
-    context, schema, _ = redis.hget(keys.COSTS, a1).decode().split(",")
-    assert new_claims(tokens=int(context) + 2 * int(schema)).take() == [a1, a2]
+    context, schema = map(int, redis.hget(keys.COSTS, a1).decode().split(","))
+    assert new_claims(tokens=context + 2 * schema).take() == [a1, a2]
 
 
 def test_a_job_that_alone_is_over_the_budget_is_taken_by_itself(client: Client, new_claims: NewClaims) -> None:
