@@ -10,8 +10,10 @@ from fastapi import FastAPI
 
 from api import metrics, openapi, problems
 from api.admission import Admission
+from api.authentication import Authentication
 from api.connection import connect
 from api.guard import Guard, is_local
+from api.keys import ApiKey, ApiKeys
 from api.routes import health, jobs, models, presets
 from api.waiting import JobWaiter
 from engine.version import __version__
@@ -24,8 +26,9 @@ DESCRIPTION = (
 CANCEL_AGAIN_S = 0.2
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The service for `settings`. Needs its lifespan to run; Redis may come up later than it."""
+def create_app(settings: Settings, own_key: ApiKey | None = None) -> FastAPI:
+    """The service for `settings`. Needs its lifespan to run; Redis may come up later than it. `own_key`: one more than
+    those in the file."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -54,7 +57,9 @@ def create_app(settings: Settings) -> FastAPI:
     for routes in (jobs, models, presets, health):
         app.include_router(routes.router)
     openapi.install(app)
-    # The middleware added last is the outermost: metrics count what the guard refuses, too.
+    # The middleware added last is the outermost: metrics count what the guard and the authentication refuse, too.
+    keys = ApiKeys(settings.keys_path, own_key, required=settings.api_keys_file is not None)
+    app.add_middleware(Authentication, keys=keys)
     app.add_middleware(Guard, loopback_only=is_local(settings.host))
     metrics.install(app, settings)
     return app

@@ -1,6 +1,6 @@
 """The outermost check of every request, and the last stop of every unforeseen error. Imports api.problems only.
 
-There are no API keys yet, so what protects a service on loopback from the web pages that its user visits is this:
+Without API keys, what protects a service on loopback from the web pages that its user visits is this:
 - a page whose own name was re-pointed at 127.0.0.1 (DNS rebinding) sends that name as Host: refused;
 - a page of another site sends its Origin, or Sec-Fetch-Site, with a POST: refused;
 - a JSON content type is asked of every body (api/body.py), and no CORS header is ever sent.

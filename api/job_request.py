@@ -99,7 +99,7 @@ class JobRequest(_Body):
             raise ValueError("give exactly one of schema and preset")
         return self
 
-    def spec(self, settings: Settings) -> JobSpec:
+    def spec(self, settings: Settings, tenant: str) -> JobSpec:
         """The job to submit. Raises `Invalid` (422) for what only the schema, preset or address rules can tell."""
         return JobSpec(
             context=self.context,
@@ -112,6 +112,7 @@ class JobRequest(_Body):
             result_ttl_s=self.result_ttl_s or settings.result_ttl_s,
             metadata=self.metadata,
             webhook=self._webhook(settings),
+            tenant=tenant,
         )
 
     def _schema(self) -> StructuredSchema:

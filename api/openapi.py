@@ -9,8 +9,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from api.authentication import OPEN
 from api.job_request import JobRequest
-from api.problems import ProblemBody
+from api.problems import ProblemBody, openapi_responses
 
 _REF = "#/components/schemas/{model}"
 
@@ -33,10 +34,20 @@ def install(app: FastAPI) -> None:
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(shapes["$defs"])
             _drop_validation_errors(schema)
+            _name_the_key(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
+
+
+def _name_the_key(schema: dict[str, Any]) -> None:
+    """Every operation but the open ones takes a key, where there are keys."""
+    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if path not in OPEN else ():
+            operation["security"] = [{"key": []}, {}]
+            operation["responses"] |= {str(status): shape for status, shape in openapi_responses(401).items()}
 
 
 def _drop_validation_errors(schema: dict[str, Any]) -> None:

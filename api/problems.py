@@ -28,6 +28,7 @@ MAX_MSG_CHARACTERS = 1000
 
 TITLES = {
     400: "Malformed request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
@@ -114,6 +115,11 @@ def from_schema_error(error: SchemaError, loc: tuple[str | int, ...]) -> Invalid
 def from_validation(errors: Iterable[Mapping[str, Any]], loc: tuple[str | int, ...] = ()) -> Invalid:
     """Pydantic's error list; its input values are left out, because they may hold document text."""
     return Invalid(FieldError((*loc, *e["loc"]), str(e["msg"]).removeprefix("Value error, ")) for e in errors)
+
+
+def job_not_found() -> ProblemError:
+    """404, for a job that is not there and for one of another tenant."""
+    return ProblemError(404, "job_not_found", "there is no such job, or its result has expired")
 
 
 class ProblemBody(BaseModel):

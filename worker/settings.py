@@ -24,7 +24,16 @@ class Settings(ModelSettings):
     redis_timeout_s: float = Field(
         default=10, ge=2, description="Seconds that the worker waits for an answer of Redis until it connects anew."
     )
-    host: str = Field(default="127.0.0.1", description="Address that the API and the metrics ports listen on.")
+    host: str = Field(
+        default="127.0.0.1", description="Address that the API listens on; only loopback without API keys."
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        description="Address that the worker's and the webhook sender's metrics ports listen on; they ask for no key.",
+    )
+    api_keys_file: Path | None = Field(
+        default=None, description="File of the API keys (`fieldcast keys`); none: api_keys in the data folder."
+    )
     port: int = Field(default=8000, ge=0, le=65535, description="Port of the API; 0: any free one.")
     worker_metrics_port: int = Field(default=9101, ge=0, le=65535, description="Port of the worker's /metrics.")
     webhooks_metrics_port: int = Field(
@@ -41,7 +50,9 @@ class Settings(ModelSettings):
         default=5, gt=0, description="Seconds that a batch should take at most: slow machines get smaller batches."
     )
     claim_window: int = Field(
-        default=2000, ge=1, description="Queue entries from the front that are searched for jobs with the same context."
+        default=2000,
+        ge=1,
+        description="Queue entries that are read at a time, and in which jobs with the same context are looked for.",
     )
     lease_s: float = Field(default=30, gt=0, description="Seconds until a silent worker's jobs count as abandoned.")
     heartbeat_s: float = Field(
@@ -91,6 +102,11 @@ class Settings(ModelSettings):
             return path
         digest = hashlib.sha256(str(self.data_dir.absolute()).encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"fieldcast-{digest}.sock"
+
+    @property
+    def keys_path(self) -> Path:
+        """The file of the API keys, whether or not it exists."""
+        return (self.api_keys_file or self.data_dir / "api_keys").expanduser()
 
     @property
     def connection_url(self) -> str:

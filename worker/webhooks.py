@@ -151,7 +151,7 @@ def main(settings: Settings) -> int:
             log.error("FIELDCAST_WEBHOOK_SECRET is no key", action="start_failed", error=why)
             return 1
     try:
-        server = serve(settings.webhooks_metrics_port, settings.host, webhook_metrics.REGISTRY)
+        server = serve(settings.webhooks_metrics_port, settings.metrics_host, webhook_metrics.REGISTRY)
     except OSError as error:
         log.error("metrics port taken", action="start_failed", port=settings.webhooks_metrics_port, error=str(error))
         return 1

@@ -15,8 +15,8 @@ from api.job_body import JobBody
 from api.job_request import JobRequest
 from api.openapi import body_of
 from api.prefer import wait_seconds
-from api.problems import ProblemError, openapi_responses
-from api.state import AdmissionState, RedisState, SettingsState, WaiterState
+from api.problems import ProblemError, job_not_found, openapi_responses
+from api.state import AdmissionState, OwnJobId, RedisState, SettingsState, TenantState, WaiterState
 from api.waiting import has_ended
 from worker import jobs
 from worker.job_record import Job
@@ -35,18 +35,20 @@ RETRY_AFTER_S = 1  # told to clients that poll
     responses=openapi_responses(400, 403, 413, 415, 422, 429, 503),
     openapi_extra=body_of("JobRequest"),
 )
-async def submit(request: Request, redis: RedisState, settings: SettingsState, admission: AdmissionState) -> Response:
+async def submit(
+    request: Request, tenant: TenantState, redis: RedisState, settings: SettingsState, admission: AdmissionState
+) -> Response:
     """Takes the job and answers at once. Follow `Location`, or ask for a webhook."""
     try:
         body = await read_model(request, JobRequest, settings.max_body_bytes)
-        spec = body.spec(settings)
+        spec = body.spec(settings, tenant)
         await admission.admit(redis)
     except ProblemError as problem:
         metrics.rejected(problem.type)
         raise
     job = await jobs.submit(redis, spec)
     metrics.submitted(spec.preset)
-    log.info("job submitted", action="submit_job", job_id=job.id, preset=spec.preset, lane=spec.lane)
+    log.info("job submitted", action="submit_job", job_id=job.id, tenant=tenant, preset=spec.preset, lane=spec.lane)
     return _answer(request, job, status=202)
 
 
@@ -57,7 +59,7 @@ async def submit(request: Request, redis: RedisState, settings: SettingsState, a
     responses=openapi_responses(404, 503),
 )
 async def fetch(
-    job_id: str, request: Request, redis: RedisState, waiter: WaiterState, settings: SettingsState
+    job_id: OwnJobId, request: Request, redis: RedisState, waiter: WaiterState, settings: SettingsState
 ) -> Response:
     """With `Prefer: wait=N` the answer is held until the job has ended, at most N seconds; then 202 if it has not."""
     wait_s = wait_seconds(request.headers.getlist("prefer"), settings.max_wait_s)
@@ -73,7 +75,7 @@ async def fetch(
 @router.post(
     "/{job_id}/cancel", summary="Cancel a job", response_model=JobBody, responses=openapi_responses(403, 404, 503)
 )
-async def cancel(job_id: str, request: Request, redis: RedisState) -> Response:
+async def cancel(job_id: OwnJobId, request: Request, redis: RedisState) -> Response:
     """Takes effect before the job's next pass. A job that has ended stays as it is, so this may be repeated."""
     job, ended_now = await jobs.cancel(redis, job_id) or (None, False)
     job = _found(job)
@@ -105,7 +107,7 @@ async def requeue(job_id: str, request: Request, redis: RedisState, admission: A
 @router.delete(
     "/{job_id}", status_code=204, summary="Remove a job and what it said", responses=openapi_responses(403, 404, 503)
 )
-async def delete(job_id: str, redis: RedisState) -> None:
+async def delete(job_id: OwnJobId, redis: RedisState) -> None:
     """Its result goes at once, and its document unless another job still needs it. An unfinished job never ends."""
     job = _found(await jobs.delete(redis, job_id))
     if not has_ended(job):
@@ -115,7 +117,7 @@ async def delete(job_id: str, redis: RedisState) -> None:
 
 def _found(job: Job | None) -> Job:
     if job is None:
-        raise ProblemError(404, "job_not_found", "there is no such job, or its result has expired")
+        raise job_not_found()
     return job
 
 

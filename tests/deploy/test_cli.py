@@ -162,8 +162,8 @@ def test_config_tells_where_a_value_comes_from_and_hides_secrets(fieldcast: Comm
         assert "aHVudGVyMg" not in shown
 
 
-@pytest.mark.parametrize("command", ["up", "api", "worker", "webhooks"])
-def test_only_loopback_may_be_bound(fieldcast: Command, data_dir: Path, command: str) -> None:
+@pytest.mark.parametrize("command", ["up", "api"])
+def test_only_loopback_may_be_bound_without_keys(fieldcast: Command, data_dir: Path, command: str) -> None:
     done = fieldcast(command, host="0.0.0.0")
     assert done.returncode == 1
     assert "API keys" in done.stderr
