@@ -72,7 +72,7 @@ class ApiKeys:
         try:
             stat = self._path.stat()
             seen: tuple[int, ...] | None = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             seen = None
         except OSError:  # something is there
             seen = ()
@@ -99,7 +99,7 @@ class ApiKeys:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise KeysFileInvalid(f"cannot read {path}: {error}") from None

@@ -12,6 +12,7 @@ import pytest
 from service import api_client
 
 import presets
+from worker import tenants
 from worker.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -50,12 +51,11 @@ async def test_no_worker_means_no_model_and_not_ready(client: httpx.AsyncClient)
 async def test_without_redis_everything_that_needs_it_is_503(tmp_path: Path) -> None:
     async with api_client(Settings(redis_url=f"unix://{tmp_path}/none.sock", data_dir=tmp_path)) as client:
         job = {"context": "x", "preset": "support_triage"}
+        path = f"/v1/jobs/{tenants.tag(tenants.DEFAULT)}01234567-{'0' * 32}"
         answers = [
             await client.post("/v1/jobs", json=job),
-            await client.get("/v1/jobs/0123456789abcdef-0123456789abcdef0123456789abcdef"),
-            await client.get(
-                "/v1/jobs/0123456789abcdef-0123456789abcdef0123456789abcdef", headers={"prefer": "wait=20"}
-            ),
+            await client.get(path),
+            await client.get(path, headers={"prefer": "wait=20"}),
             await client.get("/v1/models"),
             ready := await client.get("/readyz"),
         ]

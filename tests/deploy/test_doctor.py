@@ -71,6 +71,15 @@ def test_a_folder_that_is_no_model_is_an_error(doctor: Command, tmp_path: Path) 
     assert "config.json" in found["detail"]
 
 
+def test_keys_that_others_may_add_to_are_a_warning(doctor: Command, data_dir: Path) -> None:
+    assert findings(doctor())["api access"]["state"] == "ok"
+    keys = data_dir / "api_keys"
+    keys.write_text(f"ada {'0' * 64}\n")
+    keys.chmod(0o666)
+    found = findings(doctor(host="0.0.0.0"))["api access"]
+    assert (found["state"], found["advice"]) == ("warning", f"`chmod 600 {keys}`")
+
+
 def test_a_port_in_use_is_an_error(doctor: Command, data_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = doctor(worker_metrics_port=str(taken.getsockname()[1]))
