@@ -92,7 +92,7 @@ async def cancel(job_id: OwnJobId, request: Request, redis: RedisState) -> Respo
     response_model=JobBody,
     responses=openapi_responses(403, 404, 409, 429, 503),
 )
-async def requeue(job_id: str, request: Request, redis: RedisState, admission: AdmissionState) -> Response:
+async def requeue(job_id: OwnJobId, request: Request, redis: RedisState, admission: AdmissionState) -> Response:
     """It goes behind the waiting jobs of its priority, as if it had never crashed a worker. Its old outcome is gone."""
     try:
         await admission.admit(redis)
