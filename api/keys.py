@@ -116,13 +116,14 @@ def _parse(text: str) -> tuple[list[ApiKey], list[str]]:
             continue
         if len(words) != 2 or not tenants.NAME.fullmatch(words[0]) or not DIGEST.fullmatch(words[1].lower()):
             problems.append(f"line {number} is not a tenant's name and a SHA-256 in hex")
-        elif taken := _same_tag(words[0], keys):
+        elif taken := taken_name(words[0], keys):
             problems.append(f"line {number}: the name {words[0]} cannot be told from {taken}; choose another")
         else:
             keys.append(ApiKey(words[0], words[1].lower(), note.strip()))
     return keys, problems
 
 
-def _same_tag(tenant: str, keys: Iterable[ApiKey]) -> str | None:
+def taken_name(tenant: str, keys: Iterable[ApiKey]) -> str | None:
+    """Another tenant of these keys whose tag is the same, so that the two could not be told apart."""
     tag = tenants.tag(tenant)
     return next((key.tenant for key in keys if key.tenant != tenant and tenants.tag(key.tenant) == tag), None)

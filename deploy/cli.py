@@ -6,6 +6,8 @@ Exit codes: 0 done, 1 failed, 2 bad usage (also a setting that cannot be used).
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +50,16 @@ def main() -> None:
     except FieldcastError as error:
         show.complain(str(error))
         sys.exit(FAILED)
+
+
+@contextmanager
+def bad_usage(error: type[Exception]) -> Iterator[None]:
+    """Says what is wrong and exits with 2 where `error` is raised inside."""
+    try:
+        yield
+    except error as raised:
+        show.complain(str(raised))
+        raise typer.Exit(BAD_USAGE) from None
 
 
 def read_settings(port: int | None = None) -> Settings:
@@ -167,11 +179,8 @@ def run_command(
         "top_k": top_k,
         "truncate": truncate,
     }
-    try:
+    with bad_usage(BadInput):
         request = read_request(preset, schema, context, options)
-    except BadInput as error:
-        show.complain(str(error))
-        raise typer.Exit(BAD_USAGE) from None
     raise typer.Exit(run(request, settings, as_json=as_json))
 
 
@@ -198,11 +207,8 @@ def evaluate_command(
     from deploy.run import BadInput
 
     options = {"layout": layout, "scoring": scoring, "show_choices": show_choices, "prior": prior}
-    try:
+    with bad_usage(BadInput):
         figures = evaluate(schema, data, limit, options, settings)
-    except BadInput as error:
-        show.complain(str(error))
-        raise typer.Exit(BAD_USAGE) from None
     if as_json:
         show.print_json(figures)
     else:
@@ -259,11 +265,8 @@ def keys_new_command(tenant: Annotated[str, typer.Argument()], as_json: Json = F
     """Make a key for a tenant and print it, this once. With the first one, the API asks for keys."""
     from deploy.keys import BadName, new
 
-    try:
+    with bad_usage(BadName):
         new(tenant, read_settings(), as_json=as_json)
-    except BadName as error:
-        show.complain(str(error))
-        raise typer.Exit(BAD_USAGE) from None
 
 
 @keys_app.command("revoke")
@@ -271,11 +274,8 @@ def keys_revoke_command(name: Annotated[str, typer.Argument(metavar="TENANT|KEY"
     """Remove a tenant's keys, or the one that `fieldcast keys` lists so."""
     from deploy.keys import BadName, revoke
 
-    try:
+    with bad_usage(BadName):
         revoke(name, read_settings())
-    except BadName as error:
-        show.complain(str(error))
-        raise typer.Exit(BAD_USAGE) from None
 
 
 @presets_app.callback()
@@ -292,11 +292,8 @@ def presets_show_command(name: Annotated[str, typer.Argument()], as_json: Json =
     from deploy.listing import preset
     from presets import UnknownPreset
 
-    try:
+    with bad_usage(UnknownPreset):
         preset(name, as_json=as_json)
-    except UnknownPreset as error:
-        show.complain(str(error))
-        raise typer.Exit(BAD_USAGE) from None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from api.keys import KeysFileInvalid, digest_of, read_keys
+from api.keys import KeysFileInvalid, digest_of, read_keys, taken_name
 from deploy import show
 from engine.errors import FieldcastError
 from worker import tenants
@@ -38,9 +38,8 @@ def new(tenant: str, settings: Settings, *, as_json: bool) -> None:
     path = settings.keys_path
     if not tenants.NAME.fullmatch(tenant):
         raise BadName(f"a tenant's name has 1 to 64 letters, digits, dots, dashes and underscores, not {tenant!r}")
-    for known in read_keys(path):
-        if known.tenant != tenant and tenants.tag(known.tenant) == tenants.tag(tenant):
-            raise BadName(f"the name {tenant} cannot be told from {known.tenant}; choose another")
+    if taken := taken_name(tenant, read_keys(path)):
+        raise BadName(f"the name {tenant} cannot be told from {taken}; choose another")
     key = new_key()
     digest = digest_of(key)
     _append(path, f"{tenant} {digest}  # made {datetime.now(UTC):%Y-%m-%d}\n")

@@ -173,25 +173,20 @@ class Engine:
     def _evaluate(self, batch: Batch) -> Evaluation:
         """Evaluates the batch; where memory runs out, once more without cached prefixes and with passes of half the
         size."""
-        pass_tokens = self.strategy.pass_tokens
+        budget = self.strategy.pass_tokens
         try:
-            try:
-                return batch.evaluate(self.strategy, self.prefix_cache)
-            except (RuntimeError, MemoryError) as error:
-                if not device.is_out_of_memory(error):
-                    raise
-            # Not in the handler above: the exception holds on to the arrays of the pass that failed.
-            self.prefix_cache.clear()
-            device.clear_cache()
-            self.strategy.pass_tokens = max(1, pass_tokens // 2)
-            try:
-                return batch.evaluate(self.strategy, self.prefix_cache)
-            except (RuntimeError, MemoryError) as error:
-                if not device.is_out_of_memory(error):
-                    raise
-                raise OutOfMemory(self.strategy.pass_tokens) from None
+            for self.strategy.pass_tokens in (budget, max(1, budget // 2)):
+                try:
+                    return batch.evaluate(self.strategy, self.prefix_cache)
+                except Exception as error:
+                    if not device.is_out_of_memory(error):
+                        raise
+                # Not in the handler above: the exception holds on to the arrays of the pass that failed.
+                self.prefix_cache.clear()
+                device.clear_cache()
+            raise OutOfMemory(self.strategy.pass_tokens)
         finally:
-            self.strategy.pass_tokens = pass_tokens
+            self.strategy.pass_tokens = budget
 
     def _result(
         self, request: Request, answers: tuple[FieldAnswer, ...], timings: Timings, usage: Usage, stats: BatchStats

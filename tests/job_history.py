@@ -37,6 +37,10 @@ def ended_once(redis: Redis, client: Client, jobs: Sequence[Job], *, most_attemp
     return ended
 
 
+def assert_all_completed(ended: Sequence[Job]) -> None:
+    assert {job.status for job in ended} == {"completed"}
+
+
 def left_in_queue(redis: Redis) -> list[str]:
     """The keys, of those that hold only jobs that have not ended, that are there."""
     claimed = [raw.decode() for raw in redis.scan_iter(keys.claimed("*"))]

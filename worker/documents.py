@@ -28,6 +28,19 @@ local function release(context, id, keep_s)
 end
 """
 
+# A script that queues jobs again begins with this: the job `id` needs the document, as `store` says it. False: it is
+# not there any more.
+KEEP = f"""
+local function keep(context, id)
+  local document = '{keys.document("")}' .. context
+  local users = document .. '{keys.DOCUMENT_USERS_SUFFIX}'
+  if redis.call('EXPIRE', document, {BACKSTOP_S}) == 0 then return false end
+  redis.call('SADD', users, id)
+  redis.call('EXPIRE', users, {BACKSTOP_S})
+  return true
+end
+"""
+
 
 def context_id(text: str, tenant: str = tenants.DEFAULT) -> str:
     """64 hex digits: the tenant's tag, and SHA-256 of the tag and the text."""

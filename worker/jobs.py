@@ -84,7 +84,6 @@ async def submit(redis: Redis, spec: JobSpec) -> Job:
         origin=keys.QUEUE,
         meta={
             "preset": spec.preset,
-            "lane": spec.lane,
             "min_confidence": spec.min_confidence,
             "metadata": dict(spec.metadata),
             "webhook": asdict(spec.webhook) if spec.webhook else None,
@@ -239,14 +238,15 @@ REFUSALS = {
     "document_expired": "the job's document is no longer stored; submit the job again with it",
 }
 
-# KEYS: job hash, its results, registries of ended jobs. ARGV: job id, time (RFC 3339), how long an orphaned document is
-# kept. Returns why it refuses, or false. A job that was cancelled while it was claimed may still be in a claimed list:
-# it is taken out, so that the worker does not start it and it is in one place. One that was cancelled while it ran has
-# its execution in the registry until the worker (or who recovers it) ends that: till then a second run would be
-# mistaken for the first. Without the flag of the other scripts: a full server takes no new jobs.
+# KEYS: job hash, its results, registries of ended jobs. ARGV: job id, time (RFC 3339). Returns why it refuses or false.
+# A job that was cancelled while it was claimed may still be in a claimed list: it is taken out, so that the worker does
+# not start it and it is in one place. One that was cancelled while it ran has its execution in the registry until the
+# worker (or who recovers it) ends that: till then a second run would be mistaken for the first. Without the flag of
+# the other scripts: a full server takes no new jobs.
 REQUEUE = (
     "#!lua\n"
     + LEAVE
+    + documents.KEEP
     + f"""
 local id, status = ARGV[1], redis.call('HGET', KEYS[1], 'status')
 if not status then return false end
@@ -255,11 +255,7 @@ for _, entry in ipairs(redis.call('ZRANGE', '{keys.STARTED}', 0, -1)) do
   if string.sub(entry, 1, #id + 1) == id .. ':' then return 'job_still_running' end
 end
 local meta = meta_of(redis.call('HGET', KEYS[1], 'meta'))
-local document = '{keys.document("")}' .. tostring(meta.context)
-if redis.call('EXISTS', document) == 0 then return 'document_expired' end
-redis.call('EXPIRE', document, ARGV[3])
-redis.call('SADD', document .. '{keys.DOCUMENT_USERS_SUFFIX}', id)
-redis.call('EXPIRE', document .. '{keys.DOCUMENT_USERS_SUFFIX}', ARGV[3])
+if not keep(tostring(meta.context), id) then return 'document_expired' end
 for i = 3, #KEYS do redis.call('ZREM', KEYS[i], id) end
 for _, slot in ipairs(redis.call('SMEMBERS', '{keys.SLOTS}')) do
   redis.call('LREM', '{keys.claimed("")}' .. slot, 0, id)
@@ -293,7 +289,7 @@ async def requeue(redis: Redis, job_id: str) -> Job | None:
     now = datetime.now(UTC).strftime(TIME_FORMAT)
     ended_keys = [keys.job(job_id), keys.results(job_id), keys.CANCELED, keys.FAILED]
     async with redis.pipeline(transaction=True) as pipeline:
-        pipeline.eval(REQUEUE, len(ended_keys), *ended_keys, job_id, now, documents.BACKSTOP_S)
+        pipeline.eval(REQUEUE, len(ended_keys), *ended_keys, job_id, now)
         job_record.look(pipeline, job_id)
         refused, *found = await pipeline.execute()
     if refused is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from job_history import ended_once
+from job_history import assert_all_completed, ended_once
 from proxy import Proxy
 from queue_client import Client, Part, until
 from redis import Redis
@@ -34,10 +34,6 @@ def worker(proxy: Proxy, start_worker: Callable[..., Part], redis: Redis) -> Par
     part = start_worker(redis_url=proxy.url, **QUICK)
     until(lambda: redis.exists(keys.worker("mac")))
     return part
-
-
-def assert_all_completed(ended: Sequence[Job]) -> None:
-    assert {job.status for job in ended} == {"completed"}
 
 
 def test_cut_while_idle_and_while_running(

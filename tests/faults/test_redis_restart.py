@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from job_history import ended_once
+from job_history import assert_all_completed, ended_once
 from queue_client import Client, Part, ids_in, until
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from worker import keys
 from worker.batch_worker import BatchWorker
-from worker.job_record import Job
 from worker.main import connect
 from worker.settings import Settings
 
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from deploy.embedded import EmbeddedValkey
 
 StartWorker = Callable[..., Part]
-
-
-def assert_all_completed(ended: Sequence[Job]) -> None:
-    assert {job.status for job in ended} == {"completed"}
 
 
 def test_an_idle_worker_outlives_a_restart(
