@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -41,16 +42,36 @@ class JobWaiter:
         self._redis = redis
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
         self.listening = False
+        self.closed = False
 
     @property
     def waiting(self) -> int:
         """How many wait now."""
         return sum(map(len, self._waiting.values()))
 
+    def close(self) -> None:
+        """Lets everyone go with the job as it is; from now on nobody waits."""
+        self.closed = True
+        for events in self._waiting.values():
+            for done in events:
+                done.set()
+
     async def wait(
         self, job_id: str, timeout_s: float, is_gone: Callable[[], Awaitable[bool]] | None = None
     ) -> Job | None:
-        """The job once it has ended, or as it is after `timeout_s` or when `is_gone`; None: there is no such job."""
+        """The job once it has ended, or as it is after `timeout_s`, when `is_gone` or when this waiter is closed; None:
+        there is no such job."""
+        job = None
+        async with aclosing(self.looks(job_id, timeout_s)) as looks:
+            async for look in looks:
+                job = look
+                if is_gone and await is_gone():
+                    break
+        return job
+
+    async def looks(self, job_id: str, timeout_s: float = math.inf) -> AsyncGenerator[Job | None]:
+        """The job as it is now, and again every `RECHECK_S` and when it ends. The last look: it has ended, `timeout_s`
+        is over, this waiter is closed, or (None) there is no such job."""
         deadline = time.monotonic() + timeout_s
         done = asyncio.Event()
         # Registered before the first look: a job that ends between the look and the wait must still wake us.
@@ -59,9 +80,10 @@ class JobWaiter:
             while True:
                 done.clear()
                 job = await fetch(self._redis, job_id)
+                yield job
                 left_s = deadline - time.monotonic()
-                if job is None or has_ended(job) or left_s <= 0 or (is_gone and await is_gone()):
-                    return job
+                if job is None or has_ended(job) or left_s <= 0 or self.closed:
+                    return
                 with suppress(TimeoutError):
                     await asyncio.wait_for(done.wait(), min(RECHECK_S, left_s))
         finally:

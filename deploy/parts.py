@@ -12,8 +12,6 @@ from deploy.listening import check_host, listen
 if TYPE_CHECKING:
     from worker.settings import Settings
 
-API_DRAIN_S = 10  # requests that still wait then are broken off
-
 
 def api(settings: Settings, listen_fd: int | None = None, own_key: str | None = None) -> int:
     """Serves HTTP until SIGTERM or SIGINT. From the supervisor: `listen_fd`, a socket that already listens, and
@@ -24,23 +22,15 @@ def api(settings: Settings, listen_fd: int | None = None, own_key: str | None = 
     else:
         listening = socket.socket(fileno=listen_fd)
     _begin()
-    import uvicorn
-
     from api.app import create_app
     from api.keys import ApiKey
+    from api.server import Server
     from worker.tenants import DEFAULT
 
     # uvicorn raises the signal again after its drain; having drained is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    config = uvicorn.Config(
-        create_app(settings, ApiKey(DEFAULT, own_key) if own_key else None),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=API_DRAIN_S,
-    )
-    server = uvicorn.Server(config)
+    server = Server(create_app(settings, ApiKey(DEFAULT, own_key) if own_key else None))
     with listening:
         server.run(sockets=[listening])
     return 0 if server.started else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -48,3 +49,19 @@ async def api_client(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
         httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
     ):
         yield client
+
+
+@dataclass(frozen=True)
+class Event:
+    """A server-sent event."""
+
+    id: str
+    name: str
+    data: str
+
+
+def events_in(text: str) -> list[Event]:
+    """The events of a stream that has ended; comments are left out."""
+    blocks = [block.split("\n") for block in text.split("\n\n") if block and not block.startswith(":")]
+    fields = [dict(line.split(": ", 1) for line in block) for block in blocks]
+    return [Event(found["id"], found["event"], found["data"]) for found in fields]

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, look, wait, cancel, queue again, delete."""
+"""`/v1/jobs`: submit, look, wait, follow, cancel, queue again, delete."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
 from structlog import get_logger
 
-from api import metrics
+from api import job_events, metrics
 from api.body import read_model
 from api.job_body import JobBody
 from api.job_request import JobRequest
@@ -25,6 +26,7 @@ log = get_logger(__name__)
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 RETRY_AFTER_S = 1  # told to clients that poll
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 @router.post(
@@ -70,6 +72,30 @@ async def fetch(
     answer = _answer(request, job, status=200 if has_ended(job) else 202)
     answer.headers["Preference-Applied"] = f"wait={wait_s}"
     return answer
+
+
+@router.get(
+    "/{job_id}/events",
+    summary="A job's life as server-sent events",
+    response_class=StreamingResponse,  # not EventSourceResponse: FastAPI takes a route of that class for a generator
+    responses=openapi_responses(404, 503)
+    | {
+        200: {"description": "The events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        204: {"description": "Nothing is left to tell after `Last-Event-ID`."},
+    },
+)
+async def events(job_id: OwnJobId, request: Request, redis: RedisState, waiter: WaiterState) -> Response:
+    """`queued`, `started` and, with the whole job, `completed`, `failed`, `cancelled` or `expired`; then it ends.
+
+    What has already happened is told first, after `Last-Event-ID` if that is given. A job that is run again after a
+    crash has more than one `started`.
+    """
+    job = _found(await jobs.fetch(redis, job_id))
+    last_id = request.headers.get("last-event-id")
+    if has_ended(job) and not job_events.after(job_events.happened(job), last_id):
+        return Response(status_code=204)  # by which a browser's EventSource knows that it need not come back
+    stream = job_events.follow(waiter, job_id, last_id, request.is_disconnected)
+    return StreamingResponse(stream, headers=STREAM_HEADERS, media_type="text/event-stream")
 
 
 @router.post(

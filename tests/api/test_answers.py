@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
-from service import api_client
+from service import api_client, events_in
 
 import presets
 from api.job_body import JobBody
@@ -58,6 +58,14 @@ async def worker_metrics(served: Settings) -> dict[str, float]:
         scrape = (await client.get(f"http://127.0.0.1:{served.worker_metrics_port}/metrics")).text
     samples = [sample for family in text_string_to_metric_families(scrape) for sample in family.samples]
     return {sample.name: sample.value for sample in samples if not sample.labels}
+
+
+async def test_a_stream_tells_a_job_s_life_and_ends_with_its_answers(served_client: httpx.AsyncClient) -> None:
+    taken = await served_client.post("/v1/jobs", json={"context": "Bonjour.", "schema": SCHEMA})
+    stream = await served_client.get(taken.json()["links"]["events"])
+    queued, started, completed = events_in(stream.text)
+    assert (queued.name, started.name, completed.name) == ("queued", "started", "completed")
+    assert completed.data == (await served_client.get(taken.headers["location"])).text
 
 
 async def test_a_document_is_answered(served_client: httpx.AsyncClient) -> None:
