@@ -13,11 +13,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
-from redis import exceptions as redis_errors
+from redis.exceptions import OutOfMemoryError, RedisError
 from starlette.exceptions import HTTPException
 from structlog import get_logger
 
 from engine.errors import FieldcastError, OptionsError, SchemaError
+from worker.connection import is_unavailable
 
 log = get_logger(__name__)
 
@@ -40,13 +41,6 @@ TITLES = {
     500: "Internal error",
     503: "Service unavailable",
 }
-# Redis is there but cannot serve now: full, loading its file, or a replica. The rest of its error replies are our bugs.
-UNAVAILABLE = (
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
-    redis_errors.OutOfMemoryError,
-    redis_errors.ReadOnlyError,
-)
 
 
 @dataclass(frozen=True)
@@ -156,7 +150,7 @@ def install(app: FastAPI) -> None:
         SchemaError: lambda error: from_schema_error(error, ("body", "schema")),
         OptionsError: lambda error: Invalid([FieldError(("body", "options"), str(error))], type=error.type),
         FieldcastError: unexpected,
-        **dict.fromkeys(UNAVAILABLE, _redis_unavailable),
+        RedisError: _from_redis,
     }
     for kind, convert in handlers.items():
         app.add_exception_handler(kind, _handler(convert))
@@ -185,7 +179,9 @@ def _from_http_exception(error: HTTPException) -> ProblemError:
     return ProblemError(error.status_code, kind, str(error.detail), headers=error.headers)
 
 
-def _redis_unavailable(error: redis_errors.RedisError) -> ProblemError:
+def _from_redis(error: RedisError) -> ProblemError:
+    if not isinstance(error, OutOfMemoryError) and not is_unavailable(error):
+        return unexpected(error)
     log.warning("redis unavailable", action="redis_unavailable", error=type(error).__name__)
     retry = {"Retry-After": str(RETRY_AFTER_S)}
     return ProblemError(503, "redis_unavailable", "the job store cannot be reached; try again shortly", headers=retry)

@@ -73,21 +73,15 @@ def read_settings(port: int | None = None) -> Settings:
             name = "_".join(str(part) for part in problem["loc"]).upper()
             show.complain(f"FIELDCAST_{name}: {problem['msg']}")
         raise typer.Exit(BAD_USAGE) from None
-    if settings.redis_url is not None and not _can_be_used(settings.redis_url):
-        # Without the URL, which may hold a password.
-        show.complain("FIELDCAST_REDIS_URL: is not a redis://, rediss:// or unix:// URL")
-        raise typer.Exit(BAD_USAGE)
+    if settings.redis_url is not None:
+        from worker.connection import BadRedisURL, check_url
+
+        try:
+            check_url(settings.redis_url)
+        except BadRedisURL as error:
+            show.complain(f"FIELDCAST_REDIS_URL: {error}")
+            raise typer.Exit(BAD_USAGE) from None
     return settings
-
-
-def _can_be_used(redis_url: str) -> bool:
-    from redis.connection import parse_url
-
-    try:
-        parse_url(redis_url)  # type: ignore[no-untyped-call]
-    except ValueError:
-        return False
-    return True
 
 
 def _version(wanted: bool) -> None:

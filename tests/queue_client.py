@@ -13,9 +13,12 @@ from typing import Any
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.retry import Retry
+from redis.backoff import default_backoff
 from service import job_spec
 
 from worker import jobs, keys
+from worker.connection import connect_async
 from worker.job_record import Job
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +43,8 @@ class Client:
 
     def call(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         async def once() -> Any:
-            async with AsyncRedis.from_url(self._url) as redis:
+            retry = Retry(default_backoff(), 10)
+            async with connect_async(self._url, max_connections=8, timeout=None, retry=retry) as redis:
                 return await function(redis, *args)
 
         return asyncio.run(once())

@@ -1,7 +1,8 @@
-"""What several areas' tests need to use the service: a job to submit, a client of the API, a part's own process."""
+"""What several areas' tests need to use the service: a job to submit, a client of the API, processes."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,15 @@ from worker.settings import Settings
 SCHEMA = StructuredSchema({"urgent": {"type": "boolean", "description": "Is it urgent?"}})
 # `python -c` with the name of a module of worker/ in place: runs that part until SIGTERM.
 PART = "import sys; from worker.{} import main; from worker.settings import Settings; sys.exit(main(Settings()))"
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ones of loopback that nobody listened on a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
 
 
 def job_spec(context: str = "The server room is on fire.", **changes: Any) -> JobSpec:

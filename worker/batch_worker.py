@@ -17,9 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, SimpleWorker, worker_registration
 from rq.job import Job as RQJob
 from rq.serializers import JSONSerializer
@@ -29,6 +27,7 @@ from structlog import get_logger
 
 from worker import buffered, job_events, keys, metrics
 from worker.claim import Claims
+from worker.connection import is_unavailable, suppress_unavailable
 from worker.executions import Executions
 from worker.lease import Lease, StepClock
 from worker.problems import TIMED_OUT, JobProblem, problem_of
@@ -165,7 +164,7 @@ class BatchWorker(SimpleWorker):
                 metrics.stepped()
                 if ids or timeout is None:
                     return (ids, self.queues[0]) if ids else None
-            except (RedisConnectionError, RedisTimeoutError) as error:
+            except RedisError as error:
                 delay_s = _wait_for_redis(error, delay_s)
                 self._in_doubt = True
         return None
@@ -174,7 +173,9 @@ class BatchWorker(SimpleWorker):
         """Start, run and finish one batch."""
         try:
             batch = self._transactions.start(ids)
-        except (RedisConnectionError, RedisTimeoutError):
+        except RedisError as error:
+            if not is_unavailable(error):
+                raise
             log.warning("the batch did not start", action="batch_not_started", jobs=len(ids))
             self._in_doubt = True
             return
@@ -201,14 +202,14 @@ class BatchWorker(SimpleWorker):
 
     def check_for_suspension(self, burst: bool) -> None:
         """RQ's, but Redis may be away (taking the next batch waits for it) or full (RQ's check writes)."""
-        with suppress(RedisConnectionError, RedisTimeoutError, OutOfMemoryError):
+        with suppress(OutOfMemoryError), suppress_unavailable():
             super().check_for_suspension(burst)
 
     def run_maintenance_tasks(self) -> None:
         """What RQ's would do, and what dead workers of slots that nobody took over have left. Runs between two batches,
         so what this worker has claimed then is a claim whose answer was lost."""
         self.last_cleaned_at = now()  # type: ignore[assignment]
-        with suppress(RedisConnectionError, RedisTimeoutError):
+        with suppress_unavailable():
             given_back = self._claims.give_back()
             for slot in map(as_text, self.connection.smembers(keys.SLOTS)):
                 if slot != self._slot:
@@ -298,7 +299,7 @@ class BatchWorker(SimpleWorker):
             try:
                 stored = self._transactions.finish(ended)
                 break
-            except (RedisConnectionError, RedisTimeoutError) as error:
+            except RedisError as error:
                 if self._stop_requested:
                     raise
                 delay_s = _wait_for_redis(error, delay_s)
@@ -327,7 +328,9 @@ class BatchWorker(SimpleWorker):
 
 
 def _wait_for_redis(error: RedisError, delay_s: float) -> float:
-    """Wait after a lost connection. Returns how long to wait the next time."""
+    """Wait until an unavailable server may be back. Returns how long to wait the next time. Raises any other error."""
+    if not is_unavailable(error):
+        raise error
     log.warning("redis cannot be reached", action="redis_lost", error=type(error).__name__)
     time.sleep(delay_s)
     return min(2 * delay_s, MAX_RECONNECT_S)

@@ -7,14 +7,12 @@ import socket
 from typing import Any
 
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.retry import Retry
 from structlog import get_logger
 
 from engine.errors import FieldcastError
 from engine.version import __version__
-from worker import metrics
+from worker import connection, metrics
 from worker.batch_worker import BatchWorker
 from worker.runner import Answer, Question, Runner
 from worker.settings import Settings
@@ -49,16 +47,12 @@ def main(settings: Settings) -> int:
 
 
 def connect(settings: Settings) -> Redis:
-    """The worker's own connection. Its blocking read returns after a second, so every answer has the same time.
-
-    It repeats no command by itself: a claim whose answer was lost would be repeated as a second claim.
-    """
-    return Redis.from_url(
+    """The worker's own connection. Its blocking read returns after a second, so every answer has the same time."""
+    return connection.connect(
         settings.connection_url,
         socket_timeout=settings.redis_timeout_s,
         socket_connect_timeout=settings.redis_timeout_s,
         health_check_interval=30,
-        retry=Retry(NoBackoff(), 0),
     )
 
 

@@ -19,7 +19,9 @@ class Settings(ModelSettings):
     """The model's settings and the service's. Seconds end in `_s`, bytes in `_bytes`, MiB in `_mb`."""
 
     redis_url: str | None = Field(
-        default=None, description="Redis or Valkey to use (redis://, rediss://, unix://); none: the embedded server."
+        default=None,
+        description="Redis or Valkey to use (redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://); "
+        "none: the embedded server.",
     )
     redis_timeout_s: float = Field(
         default=10, ge=2, description="Seconds that the worker waits for an answer of Redis until it connects anew."

@@ -15,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from structlog import get_logger
 
 from worker import webhook_metrics
+from worker.connection import connect_async
 from worker.deliveries import secret_problem
 from worker.delivery_queue import Claimed, Delivery, claim, disable, end, is_disabled, put_back, read, wait_for_due
 from worker.jobs import fetch
@@ -167,17 +168,16 @@ async def _run(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.set_default_executor(ThreadPoolExecutor(LOOKUP_THREADS, "lookup"))
-    pool = BlockingConnectionPool.from_url(
+    redis = connect_async(
         settings.connection_url, max_connections=REDIS_CONNECTIONS, timeout=None, socket_timeout=SETTLE_TIMEOUT_S
     )
-    redis, poster = Redis(connection_pool=pool), Poster(settings)
+    poster = Poster(settings)
     log.info("webhook sender started", action="sender_started")
     try:
         await Sender(redis, settings, poster).run(stop)
     finally:
         await poster.close()
         await redis.aclose()
-        await pool.aclose()
     log.info("webhook sender stopped", action="sender_stopped")
 
 

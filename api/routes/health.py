@@ -6,11 +6,13 @@ import time
 from typing import Any
 
 from fastapi import APIRouter
+from redis.exceptions import RedisError
 
-from api.problems import RETRY_AFTER_S, UNAVAILABLE, FieldError, ProblemError, openapi_responses
+from api.problems import RETRY_AFTER_S, FieldError, ProblemError, openapi_responses
 from api.state import RedisState, SettingsState
 from engine.version import __version__
 from worker import status
+from worker.connection import is_unavailable
 
 router = APIRouter(tags=["health"])
 
@@ -26,7 +28,9 @@ async def readyz(redis: RedisState, settings: SettingsState) -> dict[str, Any]:
     try:
         workers = await status.workers(redis)
         depth = await status.queue_depth(redis)
-    except UNAVAILABLE:
+    except RedisError as error:
+        if not is_unavailable(error):
+            raise
         raise _missing("redis", "cannot be reached") from None
     if not workers:
         raise _missing("worker", "none is alive; start one with `fieldcast worker`")

@@ -9,22 +9,15 @@ from subprocess import CompletedProcess
 
 import pytest
 from processes import Command
+from service import free_ports
 
 from deploy.embedded import EmbeddedValkey
-
-
-def free_ports(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture
 def doctor(fieldcast: Command) -> Command:
     """`fieldcast doctor --json` on ports that are free."""
-    api, worker, webhooks = free_ports(3)
+    api, worker, webhooks = map(str, free_ports(3))
 
     def run(**settings: str) -> CompletedProcess[str]:
         ports = {"port": api, "worker_metrics_port": worker, "webhooks_metrics_port": webhooks}

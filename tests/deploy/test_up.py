@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from processes import Command, Process, eventually, mentioning
-from test_doctor import free_ports
+from service import free_ports
 
 from worker.settings import Settings
 
@@ -71,7 +71,7 @@ class Running:
 
 @pytest.fixture
 def up_environment(environment: dict[str, str], data_dir: Path) -> dict[str, str]:
-    worker, webhooks = free_ports(2)
+    worker, webhooks = map(str, free_ports(2))
     return {
         **environment,
         "PYTHONUNBUFFERED": "1",

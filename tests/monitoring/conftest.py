@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from service import PART
+from service import PART, free_ports
 
 from deploy.embedded import EmbeddedValkey
 
@@ -39,12 +38,6 @@ class Scrape:
         return [s for family in text_string_to_metric_families(self.text) for s in family.samples]
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def answer(url: str, deadline_s: float, **request: Any) -> httpx.Response:
     """The answer of a server that may still be starting."""
     end = time.monotonic() + deadline_s
@@ -60,7 +53,7 @@ def answer(url: str, deadline_s: float, **request: Any) -> httpx.Response:
 def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scrape]]:
     """What each part shows after a job that completed, one that was refused, and a path that does not exist."""
     folder = tmp_path_factory.mktemp("monitoring")
-    ports = {name: free_port() for name in PARTS}
+    ports = dict(zip(PARTS, free_ports(len(PARTS)), strict=True))
     with EmbeddedValkey(folder / "valkey", folder / "v.sock") as server:
         environment = {
             **os.environ,
