@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,8 @@ from engine.schema import StructuredSchema
 from worker.jobs import JobSpec
 from worker.settings import Settings
 
+TLS = Path(__file__).parent / "tls"  # a self-signed pair for hooks.fieldcast.test and 127.0.0.1, of use to no one
+CERTIFICATE, KEY = TLS / "certificate.pem", TLS / "key.pem"
 SCHEMA = StructuredSchema({"urgent": {"type": "boolean", "description": "Is it urgent?"}})
 # `python -c` with the name of a module of worker/ in place: runs that part until SIGTERM.
 PART = "import sys; from worker.{} import main; from worker.settings import Settings; sys.exit(main(Settings()))"

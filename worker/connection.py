@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from engine.errors import FieldcastError
 
@@ -34,6 +34,7 @@ SENTINEL_PORT = 26379
 SENTINEL_TIMEOUT_S = 2.0  # until the next sentinel is asked
 FILE_OPTIONS = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 FORMS = "redis://, rediss:// or unix:// URL, nor redis[s]+sentinel://host:port,host:port/service"
+NO_MASTER = "no sentinel names a master of {!r}: they are down, refuse the log-in, or know of none"
 # What a server says that is there but takes no writes now, where redis-py has no class for it: its disk is full, too
 # few replicas follow it, it became one itself.
 NO_WRITES = re.compile(r"(?:^|caused error: \(?['\"]?)(?:MISCONF|NOREPLICAS|UNBLOCKED) ")
@@ -65,7 +66,7 @@ def connect(url: str, **options: Any) -> Redis:
     if sentinels is None:
         return Redis.from_pool(ConnectionPool.from_url(url, retry=once, **options))
     own = {**sentinels.sentinel_options, "retry": once}
-    manager = Sentinel(sentinels.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
+    manager = _Sentinel(sentinels.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
     given = {"ssl": sentinels.tls, "retry": once, **options, **sentinels.options}
     return Redis.from_pool(SentinelConnectionPool(sentinels.service, manager, **given))  # type: ignore[no-untyped-call]
 
@@ -77,7 +78,7 @@ def connect_async(url: str, *, max_connections: int, timeout: float | None, **op
     if sentinels is None:
         return aio.Redis.from_pool(aio.BlockingConnectionPool.from_url(url, **given))
     own = {**sentinels.sentinel_options, "retry": once}
-    manager = aio_sentinel.Sentinel(sentinels.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
+    manager = _AioSentinel(sentinels.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
     plain, tls = aio_sentinel.SentinelManagedConnection, aio_sentinel.SentinelManagedSSLConnection
     given |= {"connection_class": tls if sentinels.tls else plain, **sentinels.options}
     return aio.Redis.from_pool(_MasterPool(service_name=sentinels.service, sentinel_manager=manager, **given))
@@ -99,6 +100,28 @@ def suppress_unavailable() -> Iterator[None]:
     except RedisError as error:
         if not is_unavailable(error):
             raise
+
+
+class _Sentinel(Sentinel):
+    """redis-py's, whose error shows every option of every connection."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            address: tuple[str, int] = super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError:
+            raise MasterNotFoundError(NO_MASTER.format(service_name)) from None
+        return address
+
+
+class _AioSentinel(aio_sentinel.Sentinel):
+    """The same for asyncio."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            address: tuple[str, int] = await super().discover_master(service_name)
+        except aio_sentinel.MasterNotFoundError:
+            raise MasterNotFoundError(NO_MASTER.format(service_name)) from None
+        return address
 
 
 class _MasterPool(aio.BlockingConnectionPool, aio_sentinel.SentinelConnectionPool):

@@ -77,6 +77,6 @@ def test_a_service_that_the_sentinels_do_not_know_is_named_at_the_start(watched:
     command = [sys.executable, "-c", PART.format("main")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "No master found for 'another'" in done.stdout
+    assert "no sentinel names a master of 'another'" in done.stdout
     assert "of the" not in done.stdout + done.stderr
     assert "%20the" not in done.stdout + done.stderr

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
+from service import CERTIFICATE, KEY
+
 SECRET = "whsec_" + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
-TLS = Path(__file__).parent / "tls"  # a self-signed pair for hooks.fieldcast.test, of use to no one
 
 Answer = int | str | tuple[int, dict[str, str]]
 
@@ -40,7 +40,7 @@ class Receiver:
         self.port = int(self._server.server_address[1])
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
+            context.load_cert_chain(CERTIFICATE, KEY)
             context.sni_callback = lambda _socket, name, _context: self.server_names.append(name)
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
