@@ -99,6 +99,7 @@ class BatchWorker(SimpleWorker):
                 "host": self.hostname,
                 "started_at": self._started_at,
                 "last_step_at": self._clock.last_step_at,
+                "in_step": self._clock.in_step,
                 "jobs_per_s": self._throughput.per_second(),
             },
             renewals=self._renew,
@@ -164,6 +165,7 @@ class BatchWorker(SimpleWorker):
                 metrics.stepped()
                 if ids or timeout is None:
                     return (ids, self.queues[0]) if ids else None
+                self.check_for_suspension(burst=False)  # RQ's loop does between two batches
             except RedisError as error:
                 delay_s = _wait_for_redis(error, delay_s)
                 self._in_doubt = True

@@ -148,11 +148,15 @@ class StepClock:
         self.last_step_at = time.time()
 
     def begin(self, deadline: float) -> None:
-        self._hard_deadline = None if deadline == float("inf") else deadline + self._grace_s
+        self._hard_deadline = deadline + self._grace_s
 
     def end(self) -> None:
         self._hard_deadline = None
         self.stepped()
+
+    @property
+    def in_step(self) -> bool:
+        return self._hard_deadline is not None
 
     def is_hung(self) -> bool:
         return self._hard_deadline is not None and time.monotonic() > self._hard_deadline

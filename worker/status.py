@@ -25,6 +25,7 @@ class WorkerStatus:
     host: str
     started_at: float
     last_step_at: float
+    in_step: bool  # a batch is being answered; the worker itself ends one that takes too long
     jobs_per_s: float  # ended, over the last minute
 
 

@@ -34,11 +34,10 @@ async def readyz(redis: RedisState, settings: SettingsState) -> dict[str, Any]:
         raise _missing("redis", "cannot be reached") from None
     if not workers:
         raise _missing("worker", "none is alive; start one with `fieldcast worker`")
-    last_step_at = max(worker.last_step_at for worker in workers)
-    if depth.queued and time.time() - last_step_at > settings.lease_s:
-        raise _missing(
-            "worker_step", f"{depth.queued} jobs wait, and no worker has made a step for {settings.lease_s} s"
-        )
+    still_s = 0.0 if any(worker.in_step for worker in workers) else time.time() - max(w.last_step_at for w in workers)
+    if depth.queued and still_s > settings.lease_s:
+        why = f"{depth.queued} jobs wait, and no worker has made a step for {settings.lease_s:g} s"
+        raise _missing("worker_step", why)
     return {"status": "ready", "workers": len(workers), "queued": depth.queued, "in_progress": depth.in_progress}
 
 

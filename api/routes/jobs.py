@@ -122,6 +122,10 @@ async def requeue(job_id: OwnJobId, request: Request, redis: RedisState, admissi
     """It goes behind the waiting jobs of its priority, as if it had never crashed a worker. Its old outcome is gone."""
     try:
         await admission.admit(redis)
+    except ProblemError as problem:
+        metrics.rejected(problem.type)
+        raise
+    try:
         job = _found(await jobs.requeue(redis, job_id))
     except jobs.RequeueRefused as refusal:
         raise ProblemError(409, refusal.type, str(refusal)) from None

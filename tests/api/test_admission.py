@@ -23,7 +23,7 @@ BODY = {"context": "The invoice is wrong.", "schema": {"angry": {"type": "boolea
 async def publish_worker(redis: Redis, slot: str, jobs_per_s: float) -> None:
     """A live worker of that speed, as its lease publishes it."""
     now = time.time()
-    about = {"info": {"model": "m"}, "pid": 1, "host": "h", "started_at": now, "last_step_at": now}
+    about = {"info": {"model": "m"}, "pid": 1, "host": "h", "started_at": now, "last_step_at": now, "in_step": False}
     await redis.sadd(keys.SLOTS, slot)
     await redis.set(keys.worker(slot), json.dumps({**about, "jobs_per_s": jobs_per_s}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 from queue_client import Client, Part, until
 from redis import Redis
+from rq.suspension import resume, suspend
+from service import api_client
 
 from worker import keys, status
+from worker.settings import Settings
 
 StartWorker = Callable[..., Part]
 
@@ -84,3 +88,43 @@ def test_a_process_of_this_host_that_is_gone_does_not_hold_its_slot(client: Clie
     part.process.wait()
     again = start_worker()  # long before the lease of 30 s is over
     until(lambda: [w for w in client.call(status.workers) if w.pid == again.process.pid])
+
+
+def test_a_batch_that_outlasts_the_lease_is_no_standstill(
+    client: Client, start_worker: StartWorker, settings_for: Callable[..., Settings], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    running = client.submit(f"hold {gate}")
+    start_worker(lease_s=1, heartbeat_s=0.2)
+    until(lambda: client.status(running) == "in_progress")
+    client.submit("fine")
+
+    async def look() -> tuple[int, str]:
+        async with api_client(settings_for(lease_s=1, heartbeat_s=0.2)) as http:
+            answer = await http.get("/readyz")
+            return answer.status_code, answer.json()["status"]
+
+    until(lambda: client.call(status.workers)[0].last_step_at < time.time() - 1)
+    assert asyncio.run(look()) == (200, "ready")
+    gate.touch()
+
+
+def test_a_worker_that_makes_no_step_outside_a_batch_is_a_standstill(
+    client: Client, start_worker: StartWorker, settings_for: Callable[..., Settings], redis: Redis
+) -> None:
+    start_worker(lease_s=1, heartbeat_s=0.2)
+    until(lambda: client.call(status.workers))
+    [worker] = redis.smembers("rq:workers")
+    suspend(redis)  # as `rq suspend` does: the worker takes no batch until `rq resume`
+    until(lambda: redis.hget(worker, "state") == b"suspended")
+    job = client.submit("fine")
+
+    async def missing() -> list[str]:
+        async with api_client(settings_for(lease_s=1, heartbeat_s=0.2)) as http:
+            return list((await http.get("/readyz")).json().get("missing", []))
+
+    until(lambda: asyncio.run(missing()) == ["worker_step"])
+    assert client.status(job) == "queued"
+    resume(redis)
+    [ended] = client.until_ended([job])
+    assert ended.status == "completed"
