@@ -4,6 +4,7 @@
 #   make test    set up, run every test            make check   lint, format, types
 #   make bench   the benchmarks                    make setup   the environment in .venv only
 #   make faults  the fault tests, those of random faults 25 times each (make test: twice)
+#   make soak    20,000 jobs while workers and Redis are killed (make test: 200); SOAK_ARGS="--jobs N --seed N"
 
 SHELL := /bin/sh
 VENV := .venv
@@ -22,8 +23,9 @@ endif
 
 PIP := $(VENV_PYTHON) -m pip --disable-pip-version-check --quiet
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
 
-.PHONY: setup run test check bench faults
+.PHONY: setup run test check bench faults soak
 
 setup: $(INSTALLED)
 
@@ -52,6 +54,9 @@ check: setup
 
 faults: setup
 	@$(VENV_PYTHON) -m pytest tests/faults --repetitions 25 $(PYTEST_ARGS)
+
+soak: setup
+	@PYTHONPATH=$(CURDIR) $(VENV_PYTHON) tests/soak.py $(SOAK_ARGS)
 
 bench: setup
 	@$(VENV_PYTHON) -m deploy.queue_benchmark

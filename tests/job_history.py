@@ -32,7 +32,7 @@ def ended_once(redis: Redis, client: Client, jobs: Sequence[Job], *, most_attemp
     """
     ended = client.until_ended(jobs)
     for job in ended:
-        _assert_one_end(redis, job, most_attempts)
+        assert_one_end(redis, job, most_attempts)
     until(lambda: not left_in_queue(redis))  # what a worker still ran when another had ended it is cleared later
     return ended
 
@@ -49,7 +49,8 @@ def left_in_queue(redis: Redis) -> list[str]:
     ]
 
 
-def _assert_one_end(redis: Redis, job: Job, most_attempts: int) -> None:
+def assert_one_end(redis: Redis, job: Job, most_attempts: int) -> None:
+    """That this job, which has ended, did so once."""
     stored = redis.hgetall(keys.job(job.id))
     status = JobStatus(stored[b"status"].decode())
     assert [name for name, key in REGISTRIES.items() if redis.zscore(key, job.id) is not None] == [status], job
