@@ -23,6 +23,7 @@ from rq.job import Job as RQJob
 from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
 from rq.utils import as_text, now
+from rq.worker import WorkerStatus
 from structlog import get_logger
 
 from worker import buffered, job_events, keys, metrics
@@ -312,6 +313,10 @@ class BatchWorker(SimpleWorker):
             self._running.pop(entry.running.id, None)
             if outcome == "stored":
                 job_events.ended(entry)
+                if entry.status == "completed":
+                    self.successful_job_count += 1
+                else:
+                    self.failed_job_count += 1
             else:
                 metrics.attempt(outcome)
 
@@ -323,6 +328,13 @@ class BatchWorker(SimpleWorker):
 
     def _renew(self, pipeline: Any) -> None:
         self._transactions.renew(list(self._running.values()), pipeline)
+        shown: dict[str, Any] = {
+            "successful_job_count": self.successful_job_count,
+            "failed_job_count": self.failed_job_count,
+        }
+        if self.get_state() != WorkerStatus.SUSPENDED:
+            shown["state"] = (WorkerStatus.BUSY if self._running else WorkerStatus.IDLE).value
+        pipeline.hset(self.key, mapping=shown)  # for RQ's tools
         super().heartbeat(self.worker_ttl, pipeline)
 
     def _stop(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from queue_client import Client, Part, ids_in, queued_ids, until
@@ -18,6 +21,9 @@ from worker import keys
 from worker.batch_worker import BatchWorker
 from worker.job_record import Job
 from worker.jobs import FUNCTION
+
+if TYPE_CHECKING:
+    from deploy.embedded import EmbeddedValkey
 
 Drain = Callable[..., BatchWorker]
 StartWorker = Callable[..., Part]
@@ -100,6 +106,28 @@ def test_a_running_job_is_in_the_started_registry_of_a_live_worker(
     gate.touch()
     client.until_ended([job])
     assert_registries(queue, finished=[job], failed=[], canceled=[])
+
+
+def test_rq_info_counts_jobs_and_shows_what_the_worker_does(
+    valkey: EmbeddedValkey, client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    def info() -> list[str]:
+        command = [sys.executable, "-m", "rq.cli", "info", "--raw", "--serializer", "json", "--url", valkey.url]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+    gate = tmp_path / "gate"
+    client.submit_all(["fine", "raise", "fine", "raise", "fine"])
+    held = client.submit(f"hold {gate}")
+    start_worker(heartbeat_s=0.2, batch_rows=1)
+    until(lambda: client.status(held) == "in_progress")
+    client.submit_all(["fine"] * 4)
+    queue, worker = until(lambda: (found := info()) and " busy " in found[1] and found)
+    assert queue == "queue fieldcast 4, 1 executing, 3 finished, 2 failed"
+    assert worker.startswith("worker mac.")
+    assert worker.endswith(" busy fieldcast. jobs: 3 finished, 2 failed")
+    gate.touch()
+    until(lambda: info()[1].endswith(" idle fieldcast. jobs: 8 finished, 2 failed"))
+    assert info()[0] == "queue fieldcast 0, 0 executing, 8 finished, 2 failed"
 
 
 def test_a_killed_worker_leaves_nothing_behind_once_its_job_was_run_again(
