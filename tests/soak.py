@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from service import SCHEMA
 from soak_stack import Faults, Stack
+from soak_watch import Watch
 
 from worker import jobs
 from worker.job_record import Job
@@ -46,10 +46,6 @@ WAIT_S = 5  # of one `Prefer: wait`
 REPEAT_S = 0.2
 LOOK_AGAIN_S = 4.0
 LOSS_S = 2.0  # with appendfsync everysec, writes wait so long for a slow disk at most; what a killed server may lose
-SAMPLE_S = 1.0
-ROWS = 20  # of the table
-MOST_GROWTH = 0.05
-SHORTEST_TO_JUDGE_MEMORY = 5000  # jobs; before that caches are still being filled
 EXPIRY_S = 60  # for maintenance to notice that results have expired, at most
 WORKER_KEYS = "rq:worker:"
 SHOWN = 10  # failures, or keys of one
@@ -60,18 +56,15 @@ class Life:
     """One job that the API took."""
 
     id: str
-    raises: bool
-    cancelled: bool
     acknowledged_at: float  # monotonic
+    raises: bool = False
+    cancelled: bool = False
     seen: Job | None = None  # when it had ended
 
-
-@dataclass(frozen=True)
-class Sample:
-    jobs: int
-    api_mb: float
-    worker_mb: float
-    keys: int
+    @property
+    def is_over(self) -> bool:
+        """Has its result's time passed since it was seen?"""
+        return self.seen is not None and self.seen.expires_at <= datetime.now(UTC)
 
 
 class Soak:
@@ -83,8 +76,8 @@ class Soak:
         self._chance = random.Random(seed)
         self._faults = Faults(stack, seed)
         self._ends: Counter[str] = Counter()
+        self._wrong: set[str] = set()
         self._started_again = self._refused = 0
-        self._samples: list[Sample] = []
         self._clients: list[httpx.AsyncClient] = []
         self._backlog = asyncio.Semaphore(BACKLOG)
 
@@ -97,13 +90,13 @@ class Soak:
             redis_url = self._stack.valkey.url
             self._async_redis = await opened.enter_async_context(AsyncRedis.from_url(redis_url))
             self._redis = opened.enter_context(Redis.from_url(redis_url))
-            await self._once()
+            await self._soak()
 
-    async def _once(self) -> None:
+    async def _soak(self) -> None:
         await self._warm_up()
-        before = self._keys()
-        began = time.monotonic()
-        watching = asyncio.create_task(self._watch(began))
+        before, began = self._keys(), time.monotonic()
+        watch = Watch(self._stack, self._faults, self._redis, self._count, self._ends.total)
+        watching = asyncio.create_task(watch.run())
         faults = asyncio.create_task(self._faults.run())
         async with asyncio.TaskGroup() as lives:
             for number in range(self._count):
@@ -112,10 +105,12 @@ class Soak:
         self._faults.end()
         await faults
         watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
         print(f"\n{time.monotonic() - began:.0f} s; faults: {_counted(self._faults.counts)}")
         print(f"requests that were refused while Redis was away, and sent again: {self._refused}")
         self._judge_ends()
-        self._judge_memory()
+        self.failures += watch.grown()
         self._judge_keys(before)
         self.failures += self._stack.died
 
@@ -149,15 +144,13 @@ class Soak:
     async def _submit(self, context: str, priority: str) -> Life:
         body = {"context": context, "schema": SCHEMA.to_dict(), "priority": priority}
         answer = await self._send("POST", "/v1/jobs", json=body)
-        return Life(answer.json()["id"], False, False, time.monotonic())
+        return Life(answer.json()["id"], time.monotonic())
 
     async def _look(self, life: Life) -> Job | None:
         """The job once it has ended; None when it is gone. A killed Redis may come back with a job that had ended as
         one that has not."""
         while True:
             answer = await self._send("GET", f"/v1/jobs/{life.id}", headers={"prefer": f"wait={WAIT_S}"})
-            if answer.status_code == 404 and life.seen and life.seen.expires_at <= datetime.now(UTC):
-                return life.seen
             if answer.status_code != 404 and answer.json()["status"] not in ENDED:
                 continue
             async with self._stack.calm:
@@ -165,6 +158,8 @@ class Soak:
                     job = await jobs.fetch(self._async_redis, life.id)
                 except RedisConnectionError:  # cut, like everybody's
                     continue
+                if job is None and life.is_over:
+                    return life.seen
                 if job is None or job.status in ENDED:
                     self._check(life, job)
                     life.seen = job
@@ -172,16 +167,19 @@ class Soak:
 
     def _check(self, life: Life, job: Job | None) -> None:
         if job is None:
-            kills = self._faults.redis_kills
-            if not any(life.acknowledged_at <= kill <= life.acknowledged_at + LOSS_S for kill in kills):
-                self.failures.append(f"{life.id} is gone")
+            if not any(abs(kill - life.acknowledged_at) <= LOSS_S for kill in self._faults.redis_kills):
+                self._fail(life, "it is gone")
             return
         try:
             assert _may_be(life, job), job
             assert_one_end(self._redis, job, most_attempts=1 + self._faults.counts.total())
         except AssertionError as failure:
             where = traceback.extract_tb(failure.__traceback__)[-1].line
-            self.failures.append(f"{life.id} did not end once: {where}: {failure}")
+            self._fail(life, f"{where}: {failure}")
+
+    def _fail(self, life: Life, why: str) -> None:
+        self._wrong.add(life.id)
+        self.failures.append(f"{life.id} did not end exactly once: {why}")
 
     def _note(self, job: Job | None) -> None:
         self._ends["lost" if job is None else "quarantined" if _is_quarantined(job) else job.status] += 1
@@ -198,44 +196,17 @@ class Soak:
             self._refused += 1
             await asyncio.sleep(REPEAT_S)
 
-    # What it was like
-
-    async def _watch(self, began: float) -> None:
-        print("jobs looked at twice   seconds   API MiB   worker MiB   keys   faults")
-        rows = 0
-        while True:
-            async with self._stack.calm:
-                found = int(self._redis.dbsize())
-            sample = Sample(self._ends.total(), *self._stack.resident_mb(), found)
-            self._samples.append(sample)
-            if sample.jobs >= rows * self._count / ROWS:
-                rows += 1
-                print(
-                    f"{sample.jobs:20,}   {time.monotonic() - began:7.0f}   {sample.api_mb:7.1f}   "
-                    f"{sample.worker_mb:10.1f}   {sample.keys:4}   {self._faults.counts.total():6}",
-                    flush=True,
-                )
-            await asyncio.sleep(SAMPLE_S)
+    # What came of it
 
     def _judge_ends(self) -> None:
-        lost, kills = self._ends["lost"], len(self._faults.redis_kills)
-        print(f"jobs acknowledged: {self._ends.total()}; {_counted(self._ends)}; started more than once: ", end="")
-        print(self._started_again)
-        print(f"lost with the last {LOSS_S:g} s before one of {kills} kills of Redis: {lost}")
+        print(f"jobs acknowledged: {self._ends.total()}; {_counted(self._ends)}")
+        print(f"of these started more than once: {self._started_again}; not ended exactly once: {len(self._wrong)}")
+        kills = len(self._faults.redis_kills)
+        print(f"lost, acknowledged within {LOSS_S:g} s of one of {kills} kills of Redis: {self._ends['lost']}")
         with suppress(AssertionError):
             until(lambda: not left_in_queue(self._redis))
         if left := left_in_queue(self._redis):
             self.failures.append(f"the queue still holds {left}")
-
-    def _judge_memory(self) -> None:
-        last_half = [sample for sample in self._samples if 2 * sample.jobs >= self._count]
-        tenth = max(1, len(last_half) // 10)
-        for name, of in (("API", lambda sample: sample.api_mb), ("worker", lambda sample: sample.worker_mb)):
-            first, last = (statistics.median(map(of, some)) for some in (last_half[:tenth], last_half[-tenth:]))
-            growth = last / first - 1
-            print(f"memory of the {name}, over the last half: {first:.1f} to {last:.1f} MiB, {growth:+.1%}")
-            if growth >= MOST_GROWTH and self._count >= SHORTEST_TO_JUDGE_MEMORY:
-                self.failures.append(f"the {name}'s memory grew by {growth:.1%}")
 
     def _judge_keys(self, before: set[str]) -> None:
         with suppress(AssertionError):
@@ -286,7 +257,7 @@ def main() -> int:
     failures = asyncio.run(soak(chosen.jobs, chosen.seed, chosen.result_ttl))
     for failure in failures[:SHOWN]:
         print(f"FAILED: {failure}")
-    print(f"failures: {len(failures)}")
+    print(f"{len(failures)} failures" if failures else "passed")
     return 1 if failures else 0
 
 
