@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -92,6 +94,22 @@ class Part:
     @property
     def log(self) -> str:
         return self.log_path.read_text()
+
+
+def run_worker(folder: Path, name: str, dies_when: str = "", **settings: Any) -> Part:
+    """Starts a worker process with a scripted answerer (scripted.py). Its files in `folder` begin with `name`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    environment |= {f"FIELDCAST_{setting.upper()}": str(value) for setting, value in settings.items()}
+    calls, log = (folder / f"{name}.{suffix}" for suffix in ("calls", "log"))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "tests" / "scripted.py", dies_when, str(calls)],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    return Part(process, calls, log)
 
 
 @dataclass(frozen=True)

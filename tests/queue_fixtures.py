@@ -5,17 +5,14 @@ The fixtures of several areas: the conftest.py of each imports the ones it offer
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scripted
-from queue_client import ROOT, Client, Held, Part, until
+from queue_client import Client, Held, Part, run_worker, until
 from redis import Redis
 
 from worker.batch_worker import BatchWorker
@@ -93,18 +90,7 @@ def start_worker(valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[Callable[..
 
     def start(dies_when: str = "", slot: str = "mac", **settings: Any) -> Part:
         given = {"redis_url": valkey.url, "data_dir": tmp_path, "worker_slot": slot, **settings}
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        environment |= {f"FIELDCAST_{name.upper()}": str(value) for name, value in given.items()}
-        calls, log = (tmp_path / f"{len(started)}.{suffix}" for suffix in ("calls", "log"))
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, scripted.__file__, dies_when, str(calls)],
-                cwd=ROOT,
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        started.append(Part(process, calls, log))
+        started.append(run_worker(tmp_path, f"{len(started)}", dies_when, **given))
         return started[-1]
 
     yield start

@@ -124,15 +124,21 @@ class BatchWorker(SimpleWorker):
     # RQ's loop, in the order in which it calls these
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
-        """Take the slot, pick up what its last owner left, and only then be seen."""
+        """Take the slot, pick up what its last owner left, and only then be seen; from the start again where Redis is
+        lost meanwhile."""
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
-        if not self._lease.take(give_up=lambda: self._stop_requested):
-            return
-        given_back = self._claims.give_back()
-        job_events.recovered(self._transactions.recover([f"{self._slot}."]), given_back)
-        super().bootstrap(*args, **kwargs)
-        self._lease.start()
-        metrics.set_worker_up()
+        delay_s = RECONNECT_S
+        while self._lease.take(give_up=lambda: self._stop_requested):
+            try:
+                given_back = self._claims.give_back()
+                job_events.recovered(self._transactions.recover([f"{self._slot}."]), given_back)
+                super().bootstrap(*args, **kwargs)
+                self._lease.start()
+            except RedisError as error:
+                delay_s = _wait_for_redis(error, delay_s)
+            else:
+                metrics.set_worker_up()
+                return
 
     def register_birth(self) -> None:
         """RQ's, but Redis may be full, and nobody else has a name like ours."""
