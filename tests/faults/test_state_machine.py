@@ -7,6 +7,7 @@ when its time is set to be over.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -105,7 +106,9 @@ class QueueMachine(RuleBasedStateMachine):
     def requeue(self, pick: int) -> None:
         job_id = sorted(self.ended)[pick % len(self.ended)]
         completed = self.client.fetch(job_id).status == "completed"
-        if completed or self.is_started(job_id):
+        context = json.loads(self.redis.hget(keys.job(job_id), "meta"))["context"]
+        forgotten = not self.redis.exists(keys.document(context))  # it was deleted with another job
+        if completed or forgotten or self.is_started(job_id):
             with pytest.raises(RequeueRefused):
                 self.client.call(jobs.requeue, job_id)
         else:
