@@ -203,7 +203,6 @@ return out
 # start them.
 GIVE_BACK = (
     keys.EVEN_WHEN_FULL
-    + keys.PUT_BACK
     + """
 local owner = redis.call('GET', KEYS[3])
 if owner and owner ~= ARGV[2] then return 0 end
@@ -212,7 +211,7 @@ while true do
   local id = redis.call('RPOP', KEYS[2])
   if not id then return count end
   if redis.call('HGET', ARGV[1] .. id, 'status') == 'queued' then
-    put_back(KEYS[1], id)
+    redis.call('LPUSH', KEYS[1], id)
     count = count + 1
   end
 end

@@ -96,7 +96,6 @@ return outcomes
 # 0: not that worker's any more; 1: queued again; 2: has crashed too often, still started, to be failed.
 REQUEUE = (
     buffered.RUN
-    + keys.PUT_BACK
     + """
 local lease_end = redis.call('ZSCORE', KEYS[4], ARGV[2])
 if not lease_end or (ARGV[6] ~= '' and tonumber(lease_end) ~= tonumber(ARGV[6])) then return 0 end  -- renewed, or ended
@@ -107,7 +106,7 @@ if state[1] ~= 'started' or state[2] ~= ARGV[3] then
 end
 if ARGV[4] == '1' and redis.call('HINCRBY', KEYS[3], ARGV[1], 1) > tonumber(ARGV[5]) then return 2 end
 redis.call('HSET', KEYS[1], 'status', 'queued', 'started_at', '')
-put_back(KEYS[2], ARGV[1])
+redis.call('LPUSH', KEYS[2], ARGV[1])
 run(7, true)
 return 1
 """

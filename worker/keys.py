@@ -8,24 +8,6 @@ from __future__ import annotations
 # The first line of every script here: jobs must be able to end when the server has used up its memory (Redis 7).
 EVEN_WHEN_FULL = "#!lua flags=allow-oom\n"
 
-# Lua: puts a job that was taken back into the queue, in front of its lane. The list holds interactive jobs first, and
-# who claims stops reading where they end: a bulk job goes behind the last of them.
-PUT_BACK = """
-local function is_interactive(id) return #id == 49 and string.sub(id, 17, 18) == '-1' end
-local function put_back(queue, id)
-  local at, some = 0, {}
-  if is_interactive(id) then return redis.call('LPUSH', queue, id) end
-  repeat
-    some = redis.call('LRANGE', queue, at, at + 99)
-    for _, other in ipairs(some) do
-      if not is_interactive(other) then return redis.call('LINSERT', queue, 'BEFORE', other, id) end
-    end
-    at = at + #some
-  until #some == 0
-  return redis.call('RPUSH', queue, id)
-end
-"""
-
 QUEUE = "fieldcast"  # the one RQ queue
 QUEUE_LIST = f"rq:queue:{QUEUE}"
 RQ_QUEUES = "rq:queues"  # RQ's set of queues
