@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from queue_client import Client, until
+from queue_client import Client, context_of, until
 from redis import Redis
 from rq.job import JobStatus
 from rq.results import Result
@@ -57,7 +56,7 @@ def assert_one_end(redis: Redis, job: Job, most_attempts: int) -> None:
     results = [Result.Type(int(fields[b"type"])) for _, fields in redis.xrange(keys.results(job.id))]
     assert results == RESULTS[status], job
     assert 0 < redis.ttl(keys.job(job.id)) <= int(stored[b"result_ttl"]), job
-    assert not redis.sismember(keys.document_users(json.loads(stored[b"meta"])["context"]), job.id), job
+    assert not redis.sismember(keys.document_users(context_of(redis, job.id)), job.id), job
     assert job.finished_at is not None, job
     if status == JobStatus.CANCELED:
         return

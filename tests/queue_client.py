@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import default_backoff
 from service import job_spec
 
+from deploy.part import child_environment
 from worker import jobs, keys
 from worker.connection import connect_async
 from worker.job_record import Job
@@ -98,14 +98,13 @@ class Part:
 
 def run_worker(folder: Path, name: str, dies_when: str = "", **settings: Any) -> Part:
     """Starts a worker process with a scripted answerer (scripted.py). Its files in `folder` begin with `name`."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    environment |= {f"FIELDCAST_{setting.upper()}": str(value) for setting, value in settings.items()}
+    given = {f"FIELDCAST_{setting.upper()}": str(value) for setting, value in settings.items()}
     calls, log = (folder / f"{name}.{suffix}" for suffix in ("calls", "log"))
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, ROOT / "tests" / "scripted.py", dies_when, str(calls)],
             cwd=ROOT,
-            env=environment,
+            env=child_environment({"PYTHONUNBUFFERED": "1", **given}),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -126,6 +125,12 @@ def ids_in(redis: Redis, key: str) -> list[str]:
     """The ids in a list, or in a sorted set by score."""
     found = redis.lrange(key, 0, -1) if redis.type(key) == b"list" else redis.zrange(key, 0, -1)
     return [raw.decode() for raw in found]
+
+
+def context_of(redis: Redis, job_id: str) -> str:
+    """The id of the document that a job is about."""
+    context: str = json.loads(redis.hget(keys.job(job_id), "meta"))["context"]  # type: ignore[arg-type]
+    return context
 
 
 def queued_ids(redis: Redis) -> list[str]:

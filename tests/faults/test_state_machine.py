@@ -7,7 +7,6 @@ when its time is set to be over.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from job_history import ended_once
-from queue_client import Client, ids_in, queued_ids
+from queue_client import Client, context_of, ids_in, queued_ids
 from redis import Redis
 from worker_side import Side, expire_leases
 
@@ -106,8 +105,7 @@ class QueueMachine(RuleBasedStateMachine):
     def requeue(self, pick: int) -> None:
         job_id = sorted(self.ended)[pick % len(self.ended)]
         completed = self.client.fetch(job_id).status == "completed"
-        context = json.loads(self.redis.hget(keys.job(job_id), "meta"))["context"]
-        forgotten = not self.redis.exists(keys.document(context))  # it was deleted with another job
+        forgotten = not self.redis.exists(keys.document(context_of(self.redis, job_id)))  # with another job
         if completed or forgotten or self.is_started(job_id):
             with pytest.raises(RequeueRefused):
                 self.client.call(jobs.requeue, job_id)
